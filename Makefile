@@ -1,0 +1,39 @@
+# make demo   run a windowed hot-word count (SECONDS=20 to end by itself)
+# make test   lint, types and all tests
+# make bench  the benchmarks, side by side with pyspark.streaming
+
+PY := .venv/bin/python
+SECONDS ?=
+
+.PHONY: demo test lint types unit bench format clean java
+
+demo: java
+	@$(PY) examples/hot_words.py $(if $(SECONDS),--seconds $(SECONDS))
+
+test: lint types unit
+
+lint: .venv/installed.lock
+	@$(PY) -m ruff format --check .
+	@$(PY) -m ruff check .
+
+types: .venv/installed.lock
+	@$(PY) -m mypy
+
+unit: java
+	@$(PY) -m pytest
+
+bench: java
+	@$(PY) -m benchmarks
+
+format: .venv/installed.lock
+	@$(PY) -m ruff format .
+	@$(PY) -m ruff check --fix .
+
+java: .venv/installed.lock
+	@$(PY) -m tidemill.cli.main doctor --quiet --install
+
+.venv/installed.lock: requirements.lock pyproject.toml tools/make_venv.sh
+	@PYTHON="$(PYTHON)" sh tools/make_venv.sh
+
+clean:
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info

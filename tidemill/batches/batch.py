@@ -1,0 +1,64 @@
+"""A batch: an id, a time, and an offset range for each source."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+Offset = Any
+"""A position in a source: any JSON value, compared only for equality and only by its own source."""
+
+
+@dataclass(frozen=True)
+class OffsetRange:
+    """What lies after ``start`` up to and including ``end``. Empty when the two are equal."""
+
+    start: Offset
+    end: Offset
+
+    @property
+    def is_empty(self) -> bool:
+        return bool(self.start == self.end)
+
+
+@dataclass(frozen=True)
+class RangeSize:
+    """How much lies in a range, as far as it is known without reading it.
+
+    ``description`` is for people (a list of files, the partitions of a topic).
+    """
+
+    records: int | None = None
+    bytes: int | None = None
+    description: str = ""
+
+
+@dataclass(frozen=True)
+class AdmissionLimit:
+    """How much one batch may take from one source. None means: no limit of that kind."""
+
+    max_records: int | None = None
+    max_bytes: int | None = None
+    max_files: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("max_records", "max_bytes", "max_files"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(
+                    f"{name} must be at least 1, not {value}: nothing would ever be read"
+                )
+
+
+UNLIMITED = AdmissionLimit()
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The plan of one batch. Once made it never changes: a batch that runs again reads the same."""
+
+    batch_id: int
+    time_ms: int
+    ranges: Mapping[int, OffsetRange]
+    sizes: Mapping[int, RangeSize]

@@ -1,0 +1,114 @@
+"""Time, as a constructor argument.
+
+Nothing else in Tidemill reads the wall clock. A program runs on a :class:`SystemClock`; a test
+runs the same code on a :class:`ManualClock` and moves it with :meth:`ManualClock.advance`.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+
+
+def never() -> bool:
+    return False
+
+
+class Clock(ABC):
+    """Milliseconds since the epoch, and a way to wait for one of them."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+
+    @abstractmethod
+    def now_ms(self) -> int:
+        """The time now. Never smaller than an earlier answer."""
+
+    @abstractmethod
+    def _longest_wait_s(self, target_ms: int) -> float | None:
+        """How long a waiter may sleep before it has to look at the clock again."""
+
+    def wait_till(self, target_ms: int, interrupted: Callable[[], bool] = never) -> bool:
+        """Block until the clock shows ``target_ms``. False if ``interrupted`` became true first.
+
+        ``interrupted`` is looked at again after every call of :meth:`interrupt_waiters`.
+        """
+        with self._changed:
+            while not interrupted():
+                if self.now_ms() >= target_ms:
+                    return True
+                self._changed.wait(self._longest_wait_s(target_ms))
+            return False
+
+    def interrupt_waiters(self) -> None:
+        """Make every thread inside :meth:`wait_till` look at its ``interrupted`` again."""
+        with self._changed:
+            self._changed.notify_all()
+
+
+class SystemClock(Clock):
+    """The machine's clock, except that it does not follow a step backwards.
+
+    When the wall clock is set back (an operator, a bad NTP server), a stream that waits for its next
+    batch time would stand still for as long. This clock then goes on from where it was, at the
+    speed of the monotonic clock, until the wall clock has caught up.
+    """
+
+    def __init__(
+        self,
+        wall_ns: Callable[[], int] = time.time_ns,
+        monotonic_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        super().__init__()
+        self._wall_ns = wall_ns
+        self._monotonic_ns = monotonic_ns
+        self._anchor_lock = threading.Lock()
+        self._anchor_wall_ns = wall_ns()
+        self._anchor_monotonic_ns = monotonic_ns()
+
+    def now_ms(self) -> int:
+        with self._anchor_lock:
+            wall_ns, monotonic_ns = self._wall_ns(), self._monotonic_ns()
+            expected_ns = self._anchor_wall_ns + (monotonic_ns - self._anchor_monotonic_ns)
+            if wall_ns >= expected_ns:
+                self._anchor_wall_ns, self._anchor_monotonic_ns = wall_ns, monotonic_ns
+                return wall_ns // 1_000_000
+            return expected_ns // 1_000_000
+
+    def _longest_wait_s(self, target_ms: int) -> float | None:
+        return max(0.0, (target_ms - self.now_ms()) / 1000)
+
+
+class ManualClock(Clock):
+    """A clock that stands still until a test moves it.
+
+    >>> clock = ManualClock()
+    >>> clock.advance(1500)
+    >>> clock.now_ms()
+    1500
+    """
+
+    def __init__(self, start_ms: int = 0) -> None:
+        super().__init__()
+        self._now_ms = start_ms
+
+    def now_ms(self) -> int:
+        with self._changed:
+            return self._now_ms
+
+    def advance(self, by_ms: int) -> None:
+        """Move the clock forward and wake whoever waits for a time that has come."""
+        if by_ms < 0:
+            raise ValueError(f"a clock does not go back: advance({by_ms})")
+        with self._changed:
+            self._now_ms += by_ms
+            self._changed.notify_all()
+
+    def set_to(self, time_ms: int) -> None:
+        """Move the clock to ``time_ms``, which must not lie in its past."""
+        self.advance(time_ms - self.now_ms())
+
+    def _longest_wait_s(self, target_ms: int) -> float | None:
+        return None  # only advance() or interrupt_waiters() can change anything

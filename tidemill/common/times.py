@@ -1,0 +1,50 @@
+"""Times and durations: milliseconds inside, seconds and ``datetime`` at the public edge."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime
+
+from tidemill.errors import GraphError
+
+
+class Time(int):
+    """A batch time in milliseconds since the epoch, with the accessor that Spark's listeners have."""
+
+    def milliseconds(self) -> int:
+        return int(self)
+
+    def __str__(self) -> str:
+        return f"{int(self)} ms"
+
+
+def duration_ms(seconds: float, what: str) -> int:
+    """``seconds`` as whole milliseconds; a duration must be at least one of them."""
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
+        raise GraphError(f"{what} must be a number of seconds, not {seconds!r}")
+    try:
+        # round, not int: 0.07 s is 70.00000000000001 ms to a float, and 1.1 s is 1100.0000000000002
+        millis = round(seconds * 1000)
+    except (ValueError, OverflowError):
+        raise GraphError(f"{what} must be a finite number of seconds, not {seconds!r}") from None
+    if millis < 1:
+        raise GraphError(f"{what} must be at least 0.001 seconds, not {seconds!r}")
+    return millis
+
+
+def to_datetime(time_ms: int) -> datetime:
+    """The local, naive ``datetime`` that PySpark hands to ``foreachRDD`` and ``transform``."""
+    return datetime.fromtimestamp(time_ms / 1000.0)
+
+
+def to_ms(moment: datetime | float) -> int:
+    """A ``datetime`` (local if naive) or a Unix timestamp in seconds, as milliseconds."""
+    if isinstance(moment, datetime):
+        return round(moment.timestamp() * 1000)
+    return int(moment * 1000)
+
+
+def clock_face(time_ms: int, with_millis: bool) -> str:
+    """``12:00:03``, or ``12:00:03.500`` where batches are shorter than a second."""
+    text = time.strftime("%H:%M:%S", time.localtime(time_ms // 1000))
+    return f"{text}.{time_ms % 1000:03d}" if with_millis else text

@@ -1,0 +1,1 @@
+"""Pull input: everything that has offsets and can be read again, one file each."""

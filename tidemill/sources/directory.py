@@ -1,0 +1,160 @@
+"""Finding the new files of a local or shared directory, cheaply."""
+
+from __future__ import annotations
+
+import glob
+import logging
+import os
+import stat
+from collections.abc import Container
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from tidemill.common.clock import Clock, SystemClock
+
+logger = logging.getLogger(__name__)
+
+TEMPORARY_SUFFIXES = ("._COPYING_", ".tmp", ".inprogress", ".filepart", "~")
+"""How tools name a file that is not finished: ``hdfs dfs -put``, editors, uploaders."""
+
+
+def is_ignored(name: str) -> bool:
+    """Hidden files (``.x``, ``_x``, as Hadoop has it) and files that somebody is still writing."""
+    return name.startswith((".", "_")) or name.endswith(TEMPORARY_SUFFIXES)
+
+
+@dataclass(frozen=True)
+class FoundFile:
+    path: str
+    size: int
+    modified_ms: int
+
+
+class DirectoryLister(Protocol):
+    """Something that can list a directory, or all directories that match a pattern."""
+
+    def find(
+        self, modified_after_ms: int, modified_until_ms: int, skip: Container[str]
+    ) -> list[FoundFile]:
+        """The files modified after the one time and not after the other, less the paths in ``skip``.
+
+        ``modified_after_ms`` never goes back from one call to the next. A directory that is not
+        there or cannot be read is reported in the log and counts as empty.
+        """
+        ...
+
+
+@dataclass
+class _DirectoryMemory:
+    """What is remembered of one directory between two listings.
+
+    ``too_old`` maps the names of files that can never be new again to their inodes: they are skipped
+    without a look at the file itself, unless the name has come to stand for another inode.
+    """
+
+    too_old: dict[str, int] = field(default_factory=dict)
+    candidates: list[str] = field(default_factory=list)
+    modified_ns: int = -1
+    settled: bool = False
+
+
+class LocalDirectory:
+    """A directory, or a glob pattern of directories, that the operating system can read.
+
+    The cost of a listing follows what changed, not what is there: a directory whose own modification
+    time has not moved is not listed again, and an old file's name is compared but the file itself is
+    not touched.
+    """
+
+    # Two files created within the resolution of the file system's clock leave the directory with the
+    # same modification time. Only a time that lies this far back proves that nothing came after it.
+    SETTLED_AFTER_MS = 2_000
+
+    def __init__(self, directory: str, wall_clock: Clock | None = None) -> None:
+        self.directory = os.path.abspath(directory)
+        self._is_pattern = glob.has_magic(self.directory)
+        self._wall_clock = wall_clock or SystemClock()
+        self._memories: dict[str, _DirectoryMemory] = {}
+        self._reported: set[str] = set()
+
+    def find(
+        self, modified_after_ms: int, modified_until_ms: int, skip: Container[str]
+    ) -> list[FoundFile]:
+        directories = glob.glob(self.directory) if self._is_pattern else [self.directory]
+        found = []
+        memories = {}
+        for directory in directories:
+            memory = self._memories.get(directory) or _DirectoryMemory()
+            try:
+                self._list(directory, memory)
+            except OSError as error:
+                self._report_once(directory, error)
+                continue
+            self._reported.discard(directory)
+            memories[directory] = memory
+            found += self._look_at_candidates(
+                directory, memory, modified_after_ms, modified_until_ms, skip
+            )
+        self._memories = memories
+        return found
+
+    def _list(self, directory: str, memory: _DirectoryMemory) -> None:
+        """Bring ``memory.candidates`` up to date: the names that may be new files."""
+        now_ms = self._wall_clock.now_ms()
+        modified_ns = os.stat(directory).st_mtime_ns
+        if memory.settled and modified_ns == memory.modified_ns:
+            return
+        still_too_old = {}
+        candidates = []
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                if is_ignored(entry.name):
+                    continue
+                inode = entry.inode()
+                if memory.too_old.get(entry.name) == inode:
+                    still_too_old[entry.name] = inode
+                else:
+                    candidates.append(entry.name)
+        memory.too_old = still_too_old
+        memory.candidates = candidates
+        memory.modified_ns = modified_ns
+        memory.settled = modified_ns // 1_000_000 + self.SETTLED_AFTER_MS < now_ms
+
+    def _look_at_candidates(
+        self,
+        directory: str,
+        memory: _DirectoryMemory,
+        modified_after_ms: int,
+        modified_until_ms: int,
+        skip: Container[str],
+    ) -> list[FoundFile]:
+        found = []
+        remaining = []
+        for name in memory.candidates:
+            path = os.path.join(directory, name)
+            if path in skip:
+                remaining.append(name)
+                continue
+            try:
+                status = os.stat(path)
+            except FileNotFoundError:
+                continue  # gone since it was listed; a dangling link never was a file
+            except OSError as error:
+                self._report_once(path, error)
+                remaining.append(name)
+                continue
+            modified_ms = status.st_mtime_ns // 1_000_000
+            if not stat.S_ISREG(status.st_mode) or modified_ms <= modified_after_ms:
+                # The inode of the name, which for a symbolic link is not that of the file.
+                memory.too_old[name] = os.lstat(path).st_ino
+                continue
+            remaining.append(name)
+            if modified_ms <= modified_until_ms:
+                found.append(FoundFile(path, status.st_size, modified_ms))
+        memory.candidates = remaining
+        return found
+
+    def _report_once(self, path: str, error: OSError) -> None:
+        if path not in self._reported:
+            self._reported.add(path)
+            logger.warning("cannot look into %s: %s; trying again at every batch", path, error)

@@ -1,0 +1,90 @@
+"""A queue of RDDs and lists, given by the program."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sized
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+from pyspark import RDD
+
+from tidemill.batches.batch import AdmissionLimit, Offset, OffsetRange, RangeSize
+from tidemill.batches.parallelism import tasks_for_records
+from tidemill.batches.source import Source
+from tidemill.errors import GraphError
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+Entry = RDD[Any] | Sized
+"""An RDD of the user's, read as it is, or the records themselves."""
+
+
+def queue_entry(value: Any, what: str) -> Entry:
+    """``value`` as a queue entry: an RDD stays one, any other iterable is read into memory."""
+    if isinstance(value, RDD):
+        return value
+    if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
+        raise GraphError(f"{what} must be an RDD or a list of records, not {value!r:.100}")
+    return value if isinstance(value, (list, tuple, range)) else list(value)
+
+
+class QueueSource(Source):
+    """Offset: how many entries of the queue have been consumed.
+
+    A batch takes one entry, or all that are left. A batch that finds the queue empty reads the
+    default entry, and nothing if there is none.
+    """
+
+    def __init__(
+        self,
+        spark_context: SparkContext,
+        entries: Iterable[Any],
+        one_at_a_time: bool = True,
+        default: Any = None,
+    ) -> None:
+        self._sc = spark_context
+        self._queue: dict[int, Entry] = {
+            position: queue_entry(value, f"entry {position} of the queue")
+            for position, value in enumerate(entries)
+        }
+        self._length = len(self._queue)
+        self._one_at_a_time = one_at_a_time
+        self._default = None if default is None else queue_entry(default, "the default")
+
+    def initial_offset(self) -> Offset:
+        return 0
+
+    def latest_offset(self, start: Offset, limit: AdmissionLimit, time_ms: int) -> Offset:
+        return min(start + 1, self._length) if self._one_at_a_time else self._length
+
+    def size(self, range_: OffsetRange) -> RangeSize:
+        entries = self._entries(range_)
+        lists = [entry for entry in entries if not isinstance(entry, RDD)]
+        return RangeSize(records=sum(map(len, lists)) if len(lists) == len(entries) else None)
+
+    def read(self, range_: OffsetRange) -> RDD[Any]:
+        entries = self._entries(range_)
+        if not entries:
+            return self._sc.emptyRDD()
+        if not any(isinstance(entry, RDD) for entry in entries):
+            return self._parallelize(entries)
+        rdds = [
+            entry if isinstance(entry, RDD) else self._parallelize([entry]) for entry in entries
+        ]
+        return rdds[0] if len(rdds) == 1 else self._sc.union(rdds)
+
+    def commit(self, end: Offset) -> None:
+        for position in [position for position in self._queue if position < end]:
+            del self._queue[position]
+
+    def _entries(self, range_: OffsetRange) -> list[Entry]:
+        if range_.is_empty:
+            return [] if self._default is None else [self._default]
+        return [self._queue[position] for position in range(range_.start, range_.end)]
+
+    def _parallelize(self, entries: list[Any]) -> RDD[Any]:
+        records = entries[0] if len(entries) == 1 else list(chain.from_iterable(entries))
+        return self._sc.parallelize(
+            records, tasks_for_records(len(records), self._sc.defaultParallelism)
+        )

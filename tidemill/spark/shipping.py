@@ -1,0 +1,36 @@
+"""Tidemill's own code on executors that do not have it installed."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import zipfile
+from typing import TYPE_CHECKING
+
+import tidemill
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+
+def ship_package(spark_context: SparkContext) -> None:
+    """Send the package to the executors of a cluster, in the driver's version, once per context.
+
+    In local mode the workers are started from the driver's own environment and need nothing.
+    """
+    master = str(spark_context.master)
+    if master.startswith("local") and not master.startswith("local-cluster"):
+        return
+    archive = f"tidemill-{tidemill.__version__}.zip"
+    if any(path.endswith(archive) for path in spark_context._python_includes or ()):
+        return
+    root = os.path.dirname(os.path.abspath(tidemill.__file__))
+    with tempfile.TemporaryDirectory() as directory:
+        path = os.path.join(directory, archive)
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
+            for folder, _, names in os.walk(root):
+                for name in sorted(names):
+                    if name.endswith(".py"):
+                        full = os.path.join(folder, name)
+                        file.write(full, os.path.join("tidemill", os.path.relpath(full, root)))
+        spark_context.addPyFile(path)

@@ -1,0 +1,10 @@
+"""DStreams: the API of ``pyspark.streaming`` on Tidemill's engine.
+
+>>> from tidemill.streaming import StreamingContext
+"""
+
+from tidemill.streaming.context import StreamingContext
+from tidemill.streaming.dstream import DStream
+from tidemill.streaming.listener import StreamingListener
+
+__all__ = ["DStream", "StreamingContext", "StreamingListener"]

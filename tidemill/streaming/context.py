@@ -1,0 +1,353 @@
+"""The entry point of a DStream program."""
+
+from __future__ import annotations
+
+import enum
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar, TypeVar
+
+from pyspark import RDD, SparkContext, StorageLevel
+
+from tidemill.batches.batch import UNLIMITED
+from tidemill.batches.source import Source
+from tidemill.common.clock import Clock, SystemClock
+from tidemill.common.config import (
+    FILE_MIN_REMEMBER_MS,
+    GRACEFUL_STOP_TIMEOUT_MS,
+    STOP_GRACEFULLY_ON_SHUTDOWN,
+)
+from tidemill.common.times import duration_ms
+from tidemill.errors import GraphError, IllegalStateError, UnsupportedError
+from tidemill.progress.events import StreamingStarted
+from tidemill.progress.listener_bus import ListenerBus
+from tidemill.sources.files import BinaryRecordsSource, TextFileSource
+from tidemill.sources.hadoop_directory import lister_for
+from tidemill.sources.queue import QueueSource
+from tidemill.spark.session import warn_if_slow
+from tidemill.spark.shipping import ship_package
+from tidemill.streaming.dstream import DStream
+from tidemill.streaming.graph import DStreamGraph
+from tidemill.streaming.job_scheduler import JobScheduler
+from tidemill.streaming.listener import StreamingListener
+from tidemill.streaming.nodes import InputNode, TransformedNode
+from tidemill.streaming.shutdown import ShutdownHook
+from tidemill.streaming.waiter import ContextWaiter
+
+__all__ = ["StreamingContext"]
+
+T = TypeVar("T")
+logger = logging.getLogger(__name__)
+
+
+class StreamingContextState(enum.Enum):
+    INITIALIZED = "initialized"  # streams are being defined
+    ACTIVE = "active"  # started and not stopped: batches run
+    STOPPED = "stopped"  # for good: a new context is needed to go on
+
+
+class StreamingContext:
+    """Cuts streams into batches and runs every batch on Spark.
+
+    >>> ssc = StreamingContext(sc, 1)  # doctest: +SKIP
+    >>> lines = ssc.textFileStream("incoming")  # doctest: +SKIP
+    >>> lines.flatMap(str.split).countByValue().pprint()  # doctest: +SKIP
+    >>> ssc.start()  # doctest: +SKIP
+    >>> ssc.awaitTermination()  # doctest: +SKIP
+
+    Args:
+        sparkContext: the Spark context that all batches run on.
+        batchDuration: the batch interval in seconds; fractions are allowed.
+        jssc: there is no Java context under this one; exists for the signature only.
+        clock: whose time the batches follow; a ``ManualClock`` in tests.
+    """
+
+    _activeContext: ClassVar[StreamingContext | None] = None
+    _activation_lock: ClassVar[threading.RLock] = threading.RLock()
+
+    def __init__(
+        self,
+        sparkContext: SparkContext,
+        batchDuration: float | None = None,
+        jssc: Any = None,
+        *,
+        clock: Clock | None = None,
+    ) -> None:
+        if jssc is not None:
+            raise UnsupportedError(
+                "Tidemill's StreamingContext has no Java context to wrap: leave out jssc"
+            )
+        if not isinstance(sparkContext, SparkContext):
+            raise TypeError(
+                f"sparkContext must be a SparkContext, not {type(sparkContext).__name__}; "
+                "a SparkSession has one as its .sparkContext"
+            )
+        if batchDuration is None:
+            raise GraphError("batchDuration is missing: how many seconds is a batch to be long?")
+        if sparkContext._jsc is None:
+            raise IllegalStateError("this SparkContext has been stopped: make a new one first")
+        self._sc = sparkContext
+        self._clock = clock or SystemClock()
+        self._graph = DStreamGraph(sparkContext, duration_ms(batchDuration, "batchDuration"))
+        self._bus = ListenerBus("streaming-listeners")
+        self._waiter = ContextWaiter()
+        self._scheduler: JobScheduler | None = None
+        self._hook = ShutdownHook(self._stop_on_shutdown)
+        self._state = StreamingContextState.INITIALIZED
+        # Held during start() and stop(): a second call waits for the first one to finish.
+        self._transition = threading.RLock()
+        warn_if_slow(sparkContext)
+
+    # -- lifecycle -----------------------------------------------------------------------------
+
+    @classmethod
+    def getOrCreate(
+        cls, checkpointPath: str, setupFunc: Callable[[], StreamingContext]
+    ) -> StreamingContext:
+        """The context that ``setupFunc`` makes, with ``checkpointPath`` as its checkpoint directory."""
+        if os.path.isdir(checkpointPath):
+            foreign = [
+                name for name in os.listdir(checkpointPath) if name.startswith("checkpoint-")
+            ]
+            if foreign:
+                raise UnsupportedError(
+                    f"{checkpointPath} holds a checkpoint of Spark's own DStreams ({foreign[0]}), which "
+                    "no other program can read: finish it with pyspark.streaming, or give a new directory"
+                )
+        ssc = setupFunc()
+        ssc.checkpoint(checkpointPath)
+        return ssc
+
+    @classmethod
+    def getActive(cls) -> StreamingContext | None:
+        """The context of this process that is started and not stopped, or None."""
+        return StreamingContext._activeContext
+
+    @classmethod
+    def getActiveOrCreate(
+        cls, checkpointPath: str | None, setupFunc: Callable[[], StreamingContext]
+    ) -> StreamingContext:
+        """The active context if there is one, else as :meth:`getOrCreate`, else ``setupFunc()``."""
+        if not callable(setupFunc):
+            raise TypeError("setupFunc should be callable.")
+        active = cls.getActive()
+        if active is not None:
+            return active
+        if checkpointPath is not None:
+            return cls.getOrCreate(checkpointPath, setupFunc)
+        return setupFunc()
+
+    @property
+    def sparkContext(self) -> SparkContext:
+        """The Spark context that the batches run on."""
+        return self._sc
+
+    def getState(self) -> StreamingContextState:
+        """INITIALIZED, ACTIVE or STOPPED."""
+        return self._state
+
+    def start(self) -> None:
+        """Start the streams. A second call does nothing; a stopped context cannot start again."""
+        with self._transition:
+            if self._state is StreamingContextState.STOPPED:
+                raise IllegalStateError(
+                    "this StreamingContext has been stopped and cannot start again: make a new one"
+                )
+            if self._state is StreamingContextState.ACTIVE:
+                logger.warning("this StreamingContext has already been started")
+                return
+            with StreamingContext._activation_lock:
+                other = StreamingContext._activeContext
+                if other is not None:
+                    raise IllegalStateError(
+                        "only one StreamingContext can be active in a process, and another one is: "
+                        "stop it first, or add your streams to it before it starts"
+                    )
+                self._graph.validate()
+                self._graph.freeze("has been started")
+                self._start_threads()
+                self._state = StreamingContextState.ACTIVE
+                StreamingContext._activeContext = self
+            self._bus.post(StreamingStarted(self._clock.now_ms()))
+            self._hook.install()
+
+    def _start_threads(self) -> None:
+        try:
+            ship_package(self._sc)
+            self._scheduler = JobScheduler(
+                self._graph, self._clock, self._bus, self._waiter.notify_error
+            )
+            self._scheduler.start()
+        except BaseException:
+            # A context that failed halfway through its start is of no use any more.
+            if self._scheduler is not None:
+                self._scheduler.stop()
+            self._graph.freeze("failed to start")
+            self._state = StreamingContextState.STOPPED
+            raise
+
+    def awaitTermination(self, timeout: float | None = None) -> None:
+        """Wait until the context is stopped, or for ``timeout`` seconds; raise what made a batch fail."""
+        self._waiter.wait(timeout)
+
+    def awaitTerminationOrTimeout(self, timeout: float) -> bool:
+        """As :meth:`awaitTermination`. True if the context was stopped, False if the time was up."""
+        return self._waiter.wait(timeout)
+
+    def stop(self, stopSparkContext: bool = True, stopGraceFully: bool = False) -> None:
+        """Stop the streams, and with ``stopSparkContext`` Spark too.
+
+        With ``stopGraceFully`` the batches that have been begun are finished first, for at most
+        ``spark.streaming.gracefulStopTimeout``. Without it they are cancelled.
+        """
+        if self._bus.is_current_thread():
+            raise IllegalStateError(
+                "a StreamingListener cannot stop the context it listens to: "
+                "call stop() from another thread"
+            )
+        inside_a_job = self._scheduler is not None and self._scheduler.is_handler_thread()
+        if inside_a_job and stopGraceFully:
+            raise IllegalStateError(
+                "an output operation cannot wait for its own batch to finish: call "
+                "stop(stopGraceFully=True) from another thread, or stop() without it"
+            )
+        # A job that wants to stop a context that is waiting for this very job must not wait in turn.
+        if not self._transition.acquire(blocking=not inside_a_job):
+            return
+        try:
+            if self._state is StreamingContextState.ACTIVE:
+                self._stop_threads(stopGraceFully)
+            elif self._state is StreamingContextState.INITIALIZED:
+                logger.warning("this StreamingContext is stopped before it was started")
+            # Only now: a stop() that was interrupted can be called again and goes on.
+            self._state = StreamingContextState.STOPPED
+            self._graph.freeze("has been stopped")
+            self._waiter.notify_stop()
+        finally:
+            self._transition.release()
+        # Also when the streams had been stopped before: stop(False) may be followed by stop(True).
+        if stopSparkContext:
+            self._sc.stop()
+
+    def _stop_threads(self, gracefully: bool) -> None:
+        assert self._scheduler is not None
+        if gracefully:
+            timeout_ms = GRACEFUL_STOP_TIMEOUT_MS.read(self._sc.getConf())
+            timeout_s = (10 * self._graph.batch_ms if timeout_ms is None else timeout_ms) / 1000
+            if not self._scheduler.finish_batches(timeout_s):
+                logger.warning(
+                    "batches are still unfinished after %s s of graceful stop: they are cancelled "
+                    "(spark.streaming.gracefulStopTimeout allows more)",
+                    timeout_s,
+                )
+        self._scheduler.stop()
+        self._hook.remove()
+        with StreamingContext._activation_lock:
+            if StreamingContext._activeContext is self:
+                StreamingContext._activeContext = None
+
+    def _stop_on_shutdown(self) -> None:
+        gracefully = STOP_GRACEFULLY_ON_SHUTDOWN.read(self._sc.getConf())
+        logger.info("the program ends: stopping its streams%s", " gracefully" * gracefully)
+        # PySpark has its own exit handler for the SparkContext.
+        self.stop(stopSparkContext=False, stopGraceFully=gracefully)
+
+    def remember(self, duration: float) -> None:
+        """Keep the RDDs of every DStream for at least ``duration`` seconds, for :meth:`DStream.slice`."""
+        self._graph.remember_ms = duration_ms(duration, "the remember duration")
+
+    def checkpoint(self, directory: str) -> None:
+        """Set where RDDs are checkpointed that a :meth:`DStream.checkpoint` asks for."""
+        self._sc.setCheckpointDir(directory)
+        self._graph.checkpoint_directory = directory
+
+    def addStreamingListener(self, streamingListener: StreamingListener) -> None:
+        """Have ``streamingListener`` told what happens to batches, output operations and receivers."""
+        self._bus.add_listener(streamingListener)
+
+    # -- inputs --------------------------------------------------------------------------------
+
+    def queueStream(
+        self,
+        rdds: Iterable[RDD[T] | Iterable[T]],
+        oneAtATime: bool = True,
+        default: RDD[T] | Iterable[T] | None = None,
+    ) -> DStream[T]:
+        """A stream from a queue of RDDs or lists: one of them in each batch, or all in the first.
+
+        A batch that finds the queue empty gets ``default``, or nothing. The queue is copied: later
+        changes to it are not seen.
+        """
+        return self._input(QueueSource(self._sc, rdds, oneAtATime, default))
+
+    def textFileStream(self, directory: str) -> DStream[str]:
+        """The lines of files that appear in ``directory``, which may be a glob pattern of directories.
+
+        Files must be moved or renamed into place whole, and are UTF-8. Hidden and temporary names are
+        ignored (a leading ``.`` or ``_``; ``.tmp``, ``._COPYING_``, ``.inprogress``, ``.filepart``,
+        a trailing ``~``). Compressed files are unpacked by their names.
+        """
+        return self._input(TextFileSource(self._sc, *self._directory(directory)))
+
+    def binaryRecordsStream(self, directory: str, recordLength: int) -> DStream[bytes]:
+        """Records of ``recordLength`` bytes from files that appear in ``directory``."""
+        if isinstance(recordLength, bool) or not isinstance(recordLength, int) or recordLength < 1:
+            raise GraphError(f"recordLength must be at least 1 byte, not {recordLength!r}")
+        found = self._directory(directory)
+        return self._input(BinaryRecordsSource(self._sc, *found, record_length=recordLength))
+
+    def socketTextStream(
+        self,
+        hostname: str,
+        port: int,
+        storageLevel: StorageLevel = StorageLevel.MEMORY_AND_DISK_2,
+    ) -> DStream[str]:
+        """Lines from a TCP connection."""
+        raise UnsupportedError(
+            "socketTextStream needs receivers, which this version of Tidemill does not have yet: "
+            "write what arrives at the socket into files and read them with textFileStream"
+        )
+
+    def _directory(self, directory: str) -> tuple[Any, int, int]:
+        if not isinstance(directory, str) or not directory:
+            raise GraphError(f"the directory to watch must be a path or a URI, not {directory!r}")
+        now_ms = self._clock.now_ms()
+        at_least_ms = FILE_MIN_REMEMBER_MS.read(self._sc.getConf())
+        batches = -(-at_least_ms // self._graph.batch_ms)
+        return lister_for(self._sc, directory), batches * self._graph.batch_ms, now_ms
+
+    def _input(self, source: Source) -> DStream[Any]:
+        return DStream(InputNode(self._graph, source, UNLIMITED), self)
+
+    # -- several streams at once ---------------------------------------------------------------
+
+    def transform(
+        self, dstreams: list[DStream[Any]], transformFunc: Callable[..., RDD[T]]
+    ) -> DStream[T]:
+        """A stream whose RDDs ``transformFunc`` makes from a tuple of RDDs, one of each stream."""
+        if not dstreams:
+            raise GraphError("transform needs at least one DStream")
+        _require_same_slide(dstreams)
+
+        def func(_: int, *rdds: RDD[Any]) -> RDD[T]:
+            return transformFunc(rdds)
+
+        return DStream(TransformedNode([stream._node for stream in dstreams], func), self)
+
+    def union(self, *dstreams: DStream[T]) -> DStream[T]:
+        """All records of several streams with the same slide."""
+        if not dstreams:
+            raise GraphError("should have at least one DStream to union")
+        if len(dstreams) == 1:
+            return dstreams[0]
+        return self.transform(list(dstreams), lambda rdds: self._sc.union(list(rdds)))
+
+
+def _require_same_slide(dstreams: Iterable[DStream[Any]]) -> None:
+    slides = {stream._node.slide_ms for stream in dstreams}
+    if len(slides) > 1:
+        raise GraphError(
+            f"all DStreams must have the same slide duration, and these have {sorted(slides)} ms"
+        )

@@ -1,0 +1,233 @@
+"""Runs the jobs of batches, in order, and tells the world how they went."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tidemill.common.clock import Clock
+from tidemill.common.config import CONCURRENT_JOBS
+from tidemill.common.event_loop import EventLoop
+from tidemill.common.times import clock_face
+from tidemill.errors import BatchError
+from tidemill.progress.batch_info import StreamInputInfo
+from tidemill.progress.events import (
+    BatchCompleted,
+    BatchStarted,
+    BatchSubmitted,
+    OutputOperationCompleted,
+    OutputOperationStarted,
+)
+from tidemill.progress.listener_bus import ListenerBus
+from tidemill.spark.failures import is_on_executor, user_traceback
+from tidemill.spark.job_properties import InheritedProperties, cancel_jobs, describe_job
+from tidemill.streaming.job import Job, JobSet
+from tidemill.streaming.job_generator import JobGenerator
+
+if TYPE_CHECKING:
+    from tidemill.streaming.graph import DStreamGraph
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class JobStarted:
+    job: Job
+    at_ms: int
+
+
+@dataclass(frozen=True)
+class JobCompleted:
+    job: Job
+    at_ms: int
+    error: BatchError | None
+
+
+SchedulerEvent = JobStarted | JobCompleted
+
+
+class JobScheduler:
+    """``spark.streaming.concurrentJobs`` handler threads and an event loop that keeps the books.
+
+    With one handler, which is the default, batches wait for each other and never overlap.
+    """
+
+    def __init__(
+        self,
+        graph: DStreamGraph,
+        clock: Clock,
+        listener_bus: ListenerBus,
+        on_error: Callable[[BatchError], None],
+    ) -> None:
+        self._graph = graph
+        self._sc = graph.spark_context
+        self._clock = clock
+        self._bus = listener_bus
+        self._on_first_error = on_error
+        self._run_id = uuid.uuid4().hex[:8]
+        self.inherited = InheritedProperties(self._sc)
+        self._events: EventLoop[SchedulerEvent] = EventLoop(
+            "job-scheduler", self._on_event, self._on_loop_error
+        )
+        self._job_sets: dict[int, tuple[JobSet, Callable[[], Mapping[int, StreamInputInfo]]]] = {}
+        self._job_sets_changed = threading.Condition()
+        self._waiting: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._stopping = threading.Event()
+        self._handlers = [
+            threading.Thread(target=self._handle_jobs, name=f"tidemill-job-{i}", daemon=True)
+            for i in range(CONCURRENT_JOBS.read(self._sc.getConf()))
+        ]
+        self.generator = JobGenerator(graph, self, clock)
+
+    # -- lifecycle -----------------------------------------------------------------------------
+
+    def start(self) -> None:
+        self._events.start()
+        self._bus.start()
+        for handler in self._handlers:
+            handler.start()
+        self.generator.start()
+
+    def finish_batches(self, timeout_s: float) -> bool:
+        """Plan no new batch and wait for those that were begun. False if that took too long."""
+        self.generator.stop_timer()
+        if not self.generator.drain(timeout_s):
+            return False
+        with self._job_sets_changed:
+            return self._job_sets_changed.wait_for(lambda: not self._job_sets, timeout_s)
+
+    def stop(self, timeout_s: float = 2.0) -> None:
+        """Begin no other job, end the running ones, and stop all threads. Idempotent."""
+        self._stopping.set()
+        self.generator.stop()
+        for _ in self._handlers:
+            self._waiting.put(None)
+        with self._job_sets_changed:
+            running = [
+                time_ms
+                for time_ms, (job_set, _) in self._job_sets.items()
+                if job_set.start_ms is not None
+            ]
+        if not self.is_handler_thread():
+            for time_ms in running:
+                cancel_jobs(self._sc, self.job_group(time_ms))
+        for handler in self._handlers:
+            if handler.ident is not None and handler is not threading.current_thread():
+                handler.join(timeout_s)
+                if handler.is_alive():
+                    logger.warning(
+                        "an output operation is still running %s s after its batch was cancelled; "
+                        "it will not be waited for",
+                        timeout_s,
+                    )
+        self._events.stop()
+        self._bus.stop()
+
+    def is_handler_thread(self) -> bool:
+        """True inside an output operation."""
+        return threading.current_thread() in self._handlers
+
+    # -- names ---------------------------------------------------------------------------------
+
+    def job_group(self, time_ms: int) -> str:
+        return f"tidemill-{self._run_id}-{time_ms}"
+
+    def batch_name(self, time_ms: int) -> str:
+        return f"batch of {clock_face(time_ms, self._graph.batch_ms % 1000 != 0)}"
+
+    # -- jobs ----------------------------------------------------------------------------------
+
+    def submit(
+        self, job_set: JobSet, final_inputs: Callable[[], Mapping[int, StreamInputInfo]]
+    ) -> None:
+        """Queue the jobs of a batch. A batch without jobs, between two slides, is no event at all."""
+        if not job_set.jobs:
+            return
+        with self._job_sets_changed:
+            self._job_sets[job_set.time_ms] = (job_set, final_inputs)
+        self._bus.post(BatchSubmitted(job_set.info()))
+        for job in job_set.jobs:
+            self._waiting.put(job)
+
+    def report_error(
+        self,
+        what_failed: str,
+        error: Exception,
+        batch_time_ms: int | None = None,
+        output_op_id: int | None = None,
+    ) -> BatchError:
+        """Log an error and make it the one that ``awaitTermination`` raises."""
+        reported = BatchError(
+            user_traceback(error),
+            what_failed,
+            cause=error,
+            batch_time_ms=batch_time_ms,
+            output_op_id=output_op_id,
+        )
+        if not self._stopping.is_set():
+            logger.error("%s", reported)
+            self._on_first_error(reported)
+        return reported
+
+    def _handle_jobs(self) -> None:
+        self.inherited.apply()
+        while (job := self._waiting.get()) is not None and not self._stopping.is_set():
+            self._events.post(JobStarted(job, self._clock.now_ms()))
+            error = self._run(job)
+            self._events.post(JobCompleted(job, self._clock.now_ms(), error))
+
+    def _run(self, job: Job) -> BatchError | None:
+        name = self.batch_name(job.time_ms)
+        try:
+            describe_job(
+                self._sc,
+                self.job_group(job.time_ms),
+                f"{name}, output operation {job.output_op_id}: {job.site}",
+                job.time_ms,
+                job.output_op_id,
+            )
+            job.run()
+        except Exception as error:
+            where = "on the executors" if is_on_executor(error) else "on the driver"
+            return self.report_error(
+                f"The {name} failed {where}, in output operation {job.output_op_id}: {job.site}.",
+                error,
+                job.time_ms,
+                job.output_op_id,
+            )
+        return None
+
+    # -- bookkeeping, on the event loop --------------------------------------------------------
+
+    def _on_event(self, event: SchedulerEvent) -> None:
+        match event:
+            case JobStarted(job, at_ms):
+                self._on_job_started(job, at_ms)
+            case JobCompleted(job, at_ms, error):
+                self._on_job_completed(job, at_ms, error)
+
+    def _on_loop_error(self, error: Exception) -> None:
+        self.report_error("The job scheduler failed.", error)
+
+    def _on_job_started(self, job: Job, at_ms: int) -> None:
+        job_set, _ = self._job_sets[job.time_ms]
+        if job_set.started(job, at_ms):
+            self._bus.post(BatchStarted(job_set.info()))
+        self._bus.post(OutputOperationStarted(job_set.operations[job.output_op_id]))
+
+    def _on_job_completed(self, job: Job, at_ms: int, error: BatchError | None) -> None:
+        job_set, final_inputs = self._job_sets[job.time_ms]
+        batch_is_done = job_set.completed(job, at_ms, None if error is None else str(error))
+        self._bus.post(OutputOperationCompleted(job_set.operations[job.output_op_id]))
+        if batch_is_done:
+            job_set.inputs = final_inputs()
+            self._bus.post(BatchCompleted(job_set.info()))
+            self.generator.on_batch_completed(job.time_ms)
+            with self._job_sets_changed:
+                del self._job_sets[job.time_ms]
+                self._job_sets_changed.notify_all()

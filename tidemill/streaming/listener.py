@@ -1,0 +1,54 @@
+"""Watching a stream."""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["StreamingListener"]
+
+
+class StreamingListener:
+    """Subclass it, override what you want to see, and give it to ``addStreamingListener``.
+
+    >>> class Delays(StreamingListener):
+    ...     def onBatchCompleted(self, batchCompleted):
+    ...         info = batchCompleted.batchInfo()
+    ...         print(info.batchTime().milliseconds(), info.totalDelay(), info.numRecords())
+
+    All methods are called on one thread, in the order in which things happened. An exception is
+    logged and the stream goes on. A listener cannot stop the context it listens to.
+    """
+
+    def __init__(self) -> None:
+        pass
+
+    def onStreamingStarted(self, streamingStarted: Any) -> None:
+        """The context has started: ``streamingStarted.time()``."""
+
+    def onReceiverStarted(self, receiverStarted: Any) -> None:
+        """A receiver runs: ``receiverStarted.receiverInfo()``."""
+
+    def onReceiverError(self, receiverError: Any) -> None:
+        """A receiver reported an error: ``receiverError.receiverInfo()``."""
+
+    def onReceiverStopped(self, receiverStopped: Any) -> None:
+        """A receiver has ended: ``receiverStopped.receiverInfo()``."""
+
+    def onBatchSubmitted(self, batchSubmitted: Any) -> None:
+        """The jobs of a batch wait to be run: ``batchSubmitted.batchInfo()``."""
+
+    def onBatchStarted(self, batchSubmitted: Any) -> None:
+        """The first job of a batch has begun: ``batchSubmitted.batchInfo()``."""
+
+    def onBatchCompleted(self, batchCompleted: Any) -> None:
+        """All jobs of a batch have ended, well or not: ``batchCompleted.batchInfo()``."""
+
+    def onOutputOperationStarted(self, outputOperationStarted: Any) -> None:
+        """One output operation has begun: ``outputOperationStarted.outputOperationInfo()``."""
+
+    def onOutputOperationCompleted(self, outputOperationCompleted: Any) -> None:
+        """One output operation has ended: ``outputOperationCompleted.outputOperationInfo()``."""
+
+    class Java:
+        # PySpark needs this to call a listener from the JVM. Programs that name it keep working.
+        implements = ["org.apache.spark.streaming.api.java.PythonStreamingListener"]

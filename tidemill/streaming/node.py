@@ -1,0 +1,120 @@
+"""A DStream's place in the graph: what it depends on and the RDDs it has generated."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark import StorageLevel
+
+from tidemill.errors import GraphError
+from tidemill.streaming.creation_site import CreationSite, creation_site
+
+if TYPE_CHECKING:
+    from pyspark import RDD
+
+    from tidemill.streaming.graph import DStreamGraph
+
+
+class DStreamNode(ABC):
+    """Generates one RDD for each multiple of its slide duration after the zero time.
+
+    The public :class:`tidemill.streaming.DStream` is a handle on a node. All methods are called under
+    the graph's lock.
+    """
+
+    def __init__(
+        self, graph: DStreamGraph, slide_ms: int, dependencies: Sequence[DStreamNode] = ()
+    ) -> None:
+        graph.refuse_change_after_start()
+        self.graph = graph
+        self.slide_ms = slide_ms
+        self.dependencies = tuple(dependencies)
+        self.site: CreationSite = creation_site()
+        self.storage_level: StorageLevel | None = None
+        self.checkpoint_ms: int | None = None
+        self.zero_ms: int | None = None
+        self.remember_ms = 0
+        self.generated: dict[int, RDD[Any]] = {}
+
+    @abstractmethod
+    def compute(self, time_ms: int) -> RDD[Any] | None:
+        """The RDD of a valid time, or None if there is none. Called once for each time."""
+
+    # -- the stream starts ---------------------------------------------------------------------
+
+    @property
+    def parent_remember_ms(self) -> int:
+        """How long the dependencies have to remember for this node's sake."""
+        return self.remember_ms
+
+    def initialize(self, zero_ms: int, remember_ms: int) -> None:
+        """Set the zero time, and how long RDDs are remembered: at least ``remember_ms``."""
+        self.zero_ms = zero_ms
+        # An RDD that is to be checkpointed must stay until the one after it is, too.
+        self.remember_ms = max(remember_ms, self.slide_ms, 2 * (self.checkpoint_ms or 0))
+
+    def validate_at_start(self) -> None:
+        if self.checkpoint_ms is None:
+            return
+        if self.graph.checkpoint_directory is None:
+            raise GraphError(
+                f"{self.site}: checkpoint() needs a directory to write to; call "
+                "StreamingContext.checkpoint(directory) before start()"
+            )
+        if self.checkpoint_ms % self.slide_ms:
+            raise GraphError(
+                f"{self.site}: the checkpoint interval of {self.checkpoint_ms} ms is not a "
+                f"multiple of the stream's slide of {self.slide_ms} ms"
+            )
+
+    # -- batch after batch ---------------------------------------------------------------------
+
+    def is_time_valid(self, time_ms: int) -> bool:
+        if self.zero_ms is None:
+            raise GraphError(f"{self.site} has not been started: it has no RDDs yet")
+        return time_ms > self.zero_ms and (time_ms - self.zero_ms) % self.slide_ms == 0
+
+    def get_or_compute(self, time_ms: int) -> RDD[Any] | None:
+        if time_ms in self.generated:
+            return self.generated[time_ms]
+        if not self.is_time_valid(time_ms):
+            return None
+        rdd = self.compute(time_ms)
+        if rdd is not None:
+            if self.storage_level is not None and not rdd.is_cached:
+                rdd.persist(self.storage_level)
+            if self.checkpoint_ms is not None and self._is_checkpoint_time(time_ms):
+                rdd.checkpoint()
+            self.generated[time_ms] = rdd
+        return rdd
+
+    def _is_checkpoint_time(self, time_ms: int) -> bool:
+        assert self.zero_ms is not None
+        assert self.checkpoint_ms is not None
+        return (time_ms - self.zero_ms) % self.checkpoint_ms == 0
+
+    def slice(self, from_ms: int, to_ms: int) -> list[RDD[Any]]:
+        """The RDDs of all valid times in ``[from_ms, to_ms]``, oldest first."""
+        if self.zero_ms is None:
+            raise GraphError(f"{self.site} has not been started: there is nothing to slice yet")
+        # The first time after zero that is not before from_ms, in whole slides.
+        slides = max(1, -(-(from_ms - self.zero_ms) // self.slide_ms))
+        first_ms = self.zero_ms + slides * self.slide_ms
+        times = range(first_ms, to_ms + 1, self.slide_ms)
+        return [rdd for time_ms in times if (rdd := self.get_or_compute(time_ms)) is not None]
+
+    def clear_metadata(self, time_ms: int) -> None:
+        """Forget the RDDs that no batch after ``time_ms`` can ask for."""
+        old = [at_ms for at_ms in self.generated if at_ms <= time_ms - self.remember_ms]
+        forgotten = [self.generated.pop(at_ms) for at_ms in old]
+        if self.graph.unpersist:
+            # The same RDD may stand for several times: a default of a queue, a table of the user's.
+            in_use = {id(rdd) for rdd in self.generated.values()}
+            for rdd in forgotten:
+                if rdd.is_cached and id(rdd) not in in_use:
+                    self.unpersist(rdd)
+
+    def unpersist(self, rdd: RDD[Any]) -> None:
+        rdd.unpersist()

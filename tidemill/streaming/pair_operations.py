@@ -1,0 +1,119 @@
+"""Operations on streams of pairs ``(key, value)``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from pyspark.core.rdd import RDD, portable_hash
+
+from tidemill.errors import UnsupportedError
+from tidemill.spark.combine import Combiner, combine_by_key, ready_for_exchange, reduce_partitions
+from tidemill.spark.records import FlatMapValues, MapValues
+
+if TYPE_CHECKING:
+    from tidemill.streaming.dstream import DStream
+
+
+class PairOperations:
+    """What a DStream can do when its records are pairs.
+
+    Where ``numPartitions`` is left out, a batch that lies in one partition is reduced there, without
+    an exchange, and a larger one is spread over ``spark.default.parallelism`` partitions.
+    """
+
+    if TYPE_CHECKING:
+
+        def _per_partition(self, func: Any, preserves: bool = False) -> DStream[Any]: ...
+
+        def _per_rdd(self, func: Callable[[RDD[Any]], RDD[Any]]) -> DStream[Any]: ...
+
+        def _join_streams(self, other: DStream[Any], func: Any) -> DStream[Any]: ...
+
+    def mapValues(self, f: Callable[[Any], Any]) -> DStream[Any]:
+        """``f`` of each value; keys and partitioning stay."""
+        return self._per_partition(MapValues(f), True)
+
+    def flatMapValues(self, f: Callable[[Any], Iterable[Any]]) -> DStream[Any]:
+        """A pair for each item of ``f`` of each value; keys and partitioning stay."""
+        return self._per_partition(FlatMapValues(f), True)
+
+    def reduceByKey(
+        self, func: Callable[[Any, Any], Any], numPartitions: int | None = None
+    ) -> DStream[Any]:
+        """The values of each key in a batch, reduced by ``func``."""
+        return self._per_rdd(
+            lambda rdd: combine_by_key(rdd, Combiner.reducing(func), numPartitions)
+        )
+
+    def combineByKey(
+        self,
+        createCombiner: Callable[[Any], Any],
+        mergeValue: Callable[[Any, Any], Any],
+        mergeCombiners: Callable[[Any, Any], Any],
+        numPartitions: int | None = None,
+    ) -> DStream[Any]:
+        """The values of each key in a batch, combined into a value of another type."""
+        combiner = Combiner(createCombiner, mergeValue, mergeCombiners)
+        return self._per_rdd(lambda rdd: combine_by_key(rdd, combiner, numPartitions))
+
+    def groupByKey(self, numPartitions: int | None = None) -> DStream[Any]:
+        """All values of each key in a batch."""
+
+        def group(rdd: RDD[Any]) -> RDD[Any]:
+            rdd = ready_for_exchange(rdd)
+            partitions = reduce_partitions(rdd, numPartitions)
+            return rdd.groupByKey(partitions) if partitions else rdd
+
+        return self._per_rdd(group)
+
+    def partitionBy(
+        self, numPartitions: int, partitionFunc: Callable[[Any], int] = portable_hash
+    ) -> DStream[Any]:
+        """The same pairs, placed by ``partitionFunc`` of their keys."""
+        return self._per_rdd(lambda rdd: rdd.partitionBy(numPartitions, partitionFunc))
+
+    def cogroup(self, other: DStream[Any], numPartitions: int | None = None) -> DStream[Any]:
+        """For each key of either stream: its values here and its values there."""
+        return self._with_other("cogroup", other, numPartitions)
+
+    def join(self, other: DStream[Any], numPartitions: int | None = None) -> DStream[Any]:
+        """``(key, (value here, value there))`` for each pair of values of a key."""
+        return self._with_other("join", other, numPartitions)
+
+    def leftOuterJoin(self, other: DStream[Any], numPartitions: int | None = None) -> DStream[Any]:
+        """As :meth:`join`, with None for the other side where a key is only here."""
+        return self._with_other("leftOuterJoin", other, numPartitions)
+
+    def rightOuterJoin(self, other: DStream[Any], numPartitions: int | None = None) -> DStream[Any]:
+        """As :meth:`join`, with None for this side where a key is only there."""
+        return self._with_other("rightOuterJoin", other, numPartitions)
+
+    def fullOuterJoin(self, other: DStream[Any], numPartitions: int | None = None) -> DStream[Any]:
+        """As :meth:`join`, with None for the side that lacks the key."""
+        return self._with_other("fullOuterJoin", other, numPartitions)
+
+    def updateStateByKey(
+        self,
+        updateFunc: Callable[[Iterable[Any], Any], Any],
+        numPartitions: int | None = None,
+        initialRDD: RDD[Any] | Iterable[Any] | None = None,
+    ) -> DStream[Any]:
+        """A state for each key that lives from batch to batch."""
+        raise UnsupportedError(
+            "updateStateByKey needs a state store, which this version of Tidemill does not have yet: "
+            "reduceByKeyAndWindow keeps values for as long as a window lasts"
+        )
+
+    def _with_other(
+        self, method: str, other: DStream[Any], num_partitions: int | None
+    ) -> DStream[Any]:
+        """``rdd.method(other's rdd)`` of each batch."""
+
+        def combine(_: Any, a: RDD[Any], b: RDD[Any]) -> RDD[Any]:
+            partitions = max(
+                reduce_partitions(a, num_partitions), reduce_partitions(b, num_partitions)
+            )
+            return getattr(a, method)(b, partitions) if partitions else a
+
+        return self._join_streams(other, combine)

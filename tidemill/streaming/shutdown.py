@@ -1,0 +1,60 @@
+"""Stopping a context when its process is told to end."""
+
+from __future__ import annotations
+
+import atexit
+import signal
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+
+class ShutdownHook:
+    """Runs ``stop`` when the interpreter exits, by itself or because of SIGTERM or Ctrl-C.
+
+    The signals only end the program the ordinary way (``SystemExit``, ``KeyboardInterrupt``), so that
+    ``finally`` blocks and exit handlers run. PySpark's own handler for Ctrl-C would first cancel all
+    Spark jobs and make the running batch fail; while a stream runs it is set aside. A handler that the
+    user installed is left alone.
+    """
+
+    def __init__(self, stop: Callable[[], None]) -> None:
+        self._stop = stop
+        self._replaced: dict[int, Any] = {}
+
+    def install(self) -> None:
+        atexit.register(self._stop)
+        if threading.current_thread() is not threading.main_thread():
+            return  # only the main thread may set signal handlers
+        self._replace(signal.SIGTERM, _exit, lambda handler: handler is signal.SIG_DFL)
+        self._replace(signal.SIGINT, _interrupt, _is_default_or_pyspark)
+
+    def remove(self) -> None:
+        atexit.unregister(self._stop)
+        if threading.current_thread() is not threading.main_thread():
+            return
+        for number, (ours, before) in self._replaced.items():
+            if signal.getsignal(number) is ours:
+                signal.signal(number, before)
+        self._replaced.clear()
+
+    def _replace(self, number: int, handler: Any, may_replace: Callable[[Any], bool]) -> None:
+        before = signal.getsignal(number)
+        if may_replace(before):
+            signal.signal(number, handler)
+            self._replaced[number] = (handler, before)
+
+
+def _is_default_or_pyspark(handler: Any) -> bool:
+    return handler is signal.default_int_handler or str(
+        getattr(handler, "__module__", "")
+    ).startswith("pyspark.")
+
+
+def _exit(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt

@@ -1,0 +1,135 @@
+"""Helpers with the names and meanings they have in ``pyspark.streaming.util``."""
+
+from __future__ import annotations
+
+import inspect
+import traceback
+from collections.abc import Callable
+from datetime import datetime
+from types import FunctionType
+from typing import Any
+
+from pyspark import RDD, SparkContext
+
+from tidemill.common.times import to_datetime, to_ms
+from tidemill.errors import GraphError
+
+__all__ = ["TransformFunction", "TransformFunctionSerializer", "rddToFileName"]
+
+
+class TransformFunction:
+    """A function of RDDs, called with the batch time: what ``transform`` and ``foreachRDD`` are given.
+
+    ``deserializers`` are PySpark's way to read RDDs that come from the JVM. Here RDDs stay Python
+    objects and need none.
+    """
+
+    def __init__(
+        self, ctx: SparkContext | None, func: Callable[..., Any], *deserializers: Any
+    ) -> None:
+        self.ctx = ctx
+        self.func = func
+        self.deserializers = deserializers
+        self.rdd_wrap_func: Callable[..., Any] = lambda rdd, ctx, ser: rdd
+        self.failure: str | None = None
+
+    def rdd_wrapper(self, func: Callable[..., Any]) -> TransformFunction:
+        self.rdd_wrap_func = func
+        return self
+
+    def call(self, milliseconds: int, rdds: list[RDD[Any] | None]) -> Any:
+        """Call the function with a ``datetime`` and the RDDs. An error is raised and remembered."""
+        self.failure = None
+        sers = [*self.deserializers, *[None] * (len(rdds) - len(self.deserializers))]
+        try:
+            wrapped = [
+                None if rdd is None else self.rdd_wrap_func(rdd, self.ctx, ser)
+                for rdd, ser in zip(rdds, sers, strict=False)
+            ]
+            return self.func(to_datetime(milliseconds), *wrapped)
+        except BaseException:
+            self.failure = traceback.format_exc()
+            raise
+
+    def getLastFailure(self) -> str | None:
+        return self.failure
+
+    def __repr__(self) -> str:
+        return f"TransformFunction({self.func})"
+
+
+class TransformFunctionSerializer:
+    """A :class:`TransformFunction` to bytes and back, with the serializer it is given."""
+
+    def __init__(self, ctx: SparkContext | None, serializer: Any, gateway: Any = None) -> None:
+        self.ctx = ctx
+        self.serializer = serializer
+        self.gateway = gateway
+        self.failure: str | None = None
+
+    def dumps(self, id: TransformFunction) -> bytearray:
+        self.failure = None
+        try:
+            return bytearray(self.serializer.dumps((id.func, id.rdd_wrap_func, id.deserializers)))
+        except BaseException:
+            self.failure = traceback.format_exc()
+            raise
+
+    def loads(self, data: bytes | bytearray) -> TransformFunction:
+        self.failure = None
+        try:
+            func, wrap_func, deserializers = self.serializer.loads(bytes(data))
+        except BaseException:
+            self.failure = traceback.format_exc()
+            raise
+        return TransformFunction(self.ctx, func, *deserializers).rdd_wrapper(wrap_func)
+
+    def getLastFailure(self) -> str | None:
+        return self.failure
+
+    def __repr__(self) -> str:
+        return f"TransformFunctionSerializer({self.serializer})"
+
+
+def rddToFileName(prefix: str, suffix: str | None, timestamp: datetime | int) -> str:
+    """
+    >>> rddToFileName("words", None, 12345678910)
+    'words-12345678910'
+    >>> rddToFileName("words", "txt", 12345678910)
+    'words-12345678910.txt'
+    """
+    if isinstance(timestamp, datetime):
+        timestamp = to_ms(timestamp)
+    return f"{prefix}-{timestamp}" if suffix is None else f"{prefix}-{timestamp}.{suffix}"
+
+
+def with_time(func: Callable[..., Any], rdds: int, method: str) -> Callable[..., Any]:
+    """``func`` as a function of a time and ``rdds`` RDDs, whether or not it wants the time."""
+    if not callable(func):
+        raise GraphError(f"{method} needs a function, not {func!r}")
+    arguments = _positional_arguments(func)
+    if arguments == rdds:
+        return lambda _, *args: func(*args)
+    if arguments == rdds + 1:
+        return func
+    what = "one RDD" if rdds == 1 else f"{rdds} RDDs"
+    raise GraphError(
+        f"{method} needs a function of {what}, or of a time and {what}; "
+        f"{getattr(func, '__name__', func)!r} takes {arguments} arguments"
+    )
+
+
+def _positional_arguments(func: Callable[..., Any]) -> int:
+    """How many arguments a call is to have. Defaults count for a plain function, as in PySpark."""
+    if isinstance(func, FunctionType) and func.__code__.co_argcount:
+        return func.__code__.co_argcount
+    try:
+        parameters = inspect.signature(func).parameters.values()
+    except (TypeError, ValueError):
+        return 1  # a built-in that does not say: PySpark refuses it, one RDD is what most take
+    if any(p.kind is p.VAR_POSITIONAL for p in parameters):
+        return 2
+    return sum(
+        p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and p.default is p.empty
+        for p in parameters
+    )

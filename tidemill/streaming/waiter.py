@@ -1,0 +1,33 @@
+"""Waiting for a context to end."""
+
+from __future__ import annotations
+
+import threading
+
+
+class ContextWaiter:
+    """What ``awaitTermination`` blocks on: a stop, or the first error."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._stopped = False
+        self._error: Exception | None = None
+
+    def notify_stop(self) -> None:
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
+
+    def notify_error(self, error: Exception) -> None:
+        with self._changed:
+            if self._error is None:
+                self._error = error
+            self._changed.notify_all()
+
+    def wait(self, timeout_s: float | None) -> bool:
+        """True once stopped, False when the time is up first; raises the error if there was one."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._stopped or self._error is not None, timeout_s)
+            if self._error is not None:
+                raise self._error
+            return self._stopped
