@@ -133,7 +133,8 @@ def _identity(splits: list[FileSplit]) -> list[FileSplit]:
 
 
 def is_local(file: FoundFile) -> bool:
-    return "://" not in file.path
+    """True for a path of the operating system, false for a URI (``hdfs://host/x``, ``file:/x``)."""
+    return file.path.startswith("/")
 
 
 def is_compressed(file: FoundFile) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 
 import pyspark
 from py4j.protocol import Py4JJavaError
+from pyspark.errors.exceptions.captured import CapturedException
 
 _PYSPARK = os.path.dirname(os.path.abspath(pyspark.__file__))
 _TIDEMILL = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -24,57 +25,66 @@ def user_traceback(error: BaseException) -> str:
     started. A traceback without a frame of the user's is given whole.
     """
     on_driver = _own_frames(traceback.format_tb(error.__traceback__))
-    if isinstance(error, Py4JJavaError):
-        message = _java_message(error)
-        on_executor = _python_part(message)
-        first = on_executor or message.split("\n\tat ")[0].strip()
-        if on_driver:
-            first += "\n\nin a Spark job that was started here:\n" + "".join(on_driver)
+    from_spark = _sparks_message(error)
+    if from_spark is None:
+        if not on_driver:
+            return "".join(traceback.format_exception(error))
+        return "".join([_HEADER, "\n", *on_driver, *traceback.format_exception_only(error)])
+    in_task = _worker_traceback(from_spark)
+    first = from_spark.split("\n\tat ")[0].strip() if in_task is None else in_task
+    # PySpark may have added the frames of the worker to those of the driver.
+    started_here = [frame for frame in on_driver if frame.split("\n")[0] not in first]
+    if not started_here:
         return first
-    if not on_driver:
-        return "".join(traceback.format_exception(error))
-    return "".join([_HEADER, "\n", *on_driver, *traceback.format_exception_only(error)])
+    return f"{first}\n\nin a Spark job that was started here:\n{''.join(started_here)}"
 
 
 def is_on_executor(error: BaseException) -> bool:
     """True if the error was raised inside a task, not in a function that ran on the driver."""
-    return isinstance(error, Py4JJavaError) and _HEADER in _java_message(error)
+    return _HEADER in (_sparks_message(error) or "")
 
 
-def _java_message(error: Py4JJavaError) -> str:
-    try:
-        return str(error.java_exception.toString())
-    except Exception:  # the JVM has gone away, and with it the exception object
-        return str(error.errmsg)
+def _sparks_message(error: BaseException) -> str | None:
+    """What Spark says of an error that came from the JVM; None for an error of Python's own."""
+    if isinstance(error, CapturedException):  # what a session with Spark SQL makes of it
+        return str(error)
+    if isinstance(error, Py4JJavaError):
+        try:
+            return str(error.java_exception.toString())
+        except Exception:  # the JVM has gone away, and with it the exception object
+            return str(error.errmsg)
+    return None
 
 
-def _python_part(java_message: str) -> str | None:
-    """The Python traceback inside a Java message, without the frames of PySpark and Tidemill."""
-    start = java_message.find(_HEADER)
+def _worker_traceback(message: str) -> str | None:
+    """The Python traceback inside Spark's message, without the frames of PySpark and Tidemill."""
+    start = message.find(_HEADER)
     if start < 0:
         return None
-    body = re.split(r"\n\s*\n|\n\tat |\nDriver stacktrace", java_message[start:], maxsplit=1)[0]
+    body = re.split(r"\n\s*\n|\n\tat |\nDriver stacktrace", message[start:], maxsplit=1)[0]
     frames = _own_frames([body])
     if not frames:
         return body
     lines = body.split("\n")
-    message_at = next((i for i in range(1, len(lines)) if not lines[i].startswith(" ")), len(lines))
-    return "\n".join([_HEADER, "".join(frames).rstrip("\n"), *lines[message_at:]])
+    last = next((i for i in range(1, len(lines)) if not lines[i].startswith(" ")), len(lines))
+    return "\n".join([_HEADER, "".join(frames).rstrip("\n"), *lines[last:]])
 
 
 def _own_frames(chunks: Iterable[str]) -> list[str]:
-    """Of the lines of a traceback, those of frames that are neither PySpark's nor Tidemill's."""
-    kept: list[str] = []
+    """The frames of a traceback that are neither PySpark's nor Tidemill's, some lines each."""
+    frames: list[str] = []
     keeping = False
     for line in (line for chunk in chunks for line in chunk.splitlines(keepends=True)):
         frame = _FRAME.match(line)
         if frame:
             keeping = not _is_plumbing(frame["file"])
+            if keeping:
+                frames.append(line)
         elif not line.startswith("    "):
             keeping = False
-        if keeping:
-            kept.append(line)
-    return kept
+        elif keeping:
+            frames[-1] += line
+    return frames
 
 
 def _is_plumbing(file: str) -> bool:

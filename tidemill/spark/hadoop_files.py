@@ -58,8 +58,12 @@ class HadoopFileSystem:
                 int(match["length"] or 0),
                 int(match["modified"]),
             )
-            for match in self._STATUS.finditer(self._jvm.java.util.Arrays.toString(statuses))
+            for match in self._STATUS.finditer(self._text(statuses))
         ]
+
+    def _text(self, statuses: Any) -> str:
+        # java.util.Arrays.toString would do, but py4j does not find it for an array of this type.
+        return str(self._jvm.org.apache.commons.lang3.ArrayUtils.toString(statuses))
 
 
 def default_file_system(spark_context: SparkContext) -> str:

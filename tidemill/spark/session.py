@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import tempfile
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -65,8 +66,21 @@ def session(
     for key, value in TUNED.items():
         settled.setIfMissing(key, value)
     settled.setIfMissing("spark.master", "local[*]")
+    _use_this_python(settled)
     settled.setIfMissing("spark.app.name", "tidemill")
     return SparkSession.builder.config(conf=settled).getOrCreate()
+
+
+def _use_this_python(conf: SparkConf) -> None:
+    """Run local workers in the driver's own Python, with the driver's own packages.
+
+    PySpark starts whatever ``python3`` is on the PATH, which is another one in a virtual environment
+    that is not activated.
+    """
+    if str(conf.get("spark.master")).startswith("local") and not conf.contains(
+        "spark.pyspark.python"
+    ):
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 
 def warn_if_slow(spark_context: SparkContext) -> None:

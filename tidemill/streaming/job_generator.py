@@ -97,6 +97,7 @@ class JobGenerator:
         match event:
             case GenerateJobs(time_ms):
                 self._generate_jobs(time_ms)
+                self._scheduler.generated(time_ms)
             case ClearMetadata(time_ms):
                 self._clear_metadata(time_ms)
             case Drain(reached):

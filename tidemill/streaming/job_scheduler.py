@@ -76,6 +76,7 @@ class JobScheduler:
         )
         self._job_sets: dict[int, tuple[JobSet, Callable[[], Mapping[int, StreamInputInfo]]]] = {}
         self._job_sets_changed = threading.Condition()
+        self._generated_until_ms = -1
         self._waiting: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._stopping = threading.Event()
         self._handlers = [
@@ -100,6 +101,14 @@ class JobScheduler:
             return False
         with self._job_sets_changed:
             return self._job_sets_changed.wait_for(lambda: not self._job_sets, timeout_s)
+
+    def wait_until_processed(self, time_ms: int, timeout_s: float) -> bool:
+        """Wait until all batches up to ``time_ms`` are over and listeners know. False if too slow."""
+        with self._job_sets_changed:
+            done = self._job_sets_changed.wait_for(
+                lambda: self._generated_until_ms >= time_ms and not self._job_sets, timeout_s
+            )
+        return done and self.generator.drain(timeout_s) and self._bus.wait_until_empty(timeout_s)
 
     def stop(self, timeout_s: float = 2.0) -> None:
         """Begin no other job, end the running ones, and stop all threads. Idempotent."""
@@ -153,6 +162,12 @@ class JobScheduler:
         self._bus.post(BatchSubmitted(job_set.info()))
         for job in job_set.jobs:
             self._waiting.put(job)
+
+    def generated(self, time_ms: int) -> None:
+        """The jobs of a batch, if it has any, have been submitted or given up."""
+        with self._job_sets_changed:
+            self._generated_until_ms = time_ms
+            self._job_sets_changed.notify_all()
 
     def report_error(
         self,

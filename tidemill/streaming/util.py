@@ -37,14 +37,14 @@ class TransformFunction:
         self.rdd_wrap_func = func
         return self
 
-    def call(self, milliseconds: int, rdds: list[RDD[Any] | None]) -> Any:
+    def call(self, milliseconds: int, jrdds: list[RDD[Any] | None]) -> Any:
         """Call the function with a ``datetime`` and the RDDs. An error is raised and remembered."""
         self.failure = None
-        sers = [*self.deserializers, *[None] * (len(rdds) - len(self.deserializers))]
+        sers = [*self.deserializers, *[None] * (len(jrdds) - len(self.deserializers))]
         try:
             wrapped = [
                 None if rdd is None else self.rdd_wrap_func(rdd, self.ctx, ser)
-                for rdd, ser in zip(rdds, sers, strict=False)
+                for rdd, ser in zip(jrdds, sers, strict=False)
             ]
             return self.func(to_datetime(milliseconds), *wrapped)
         except BaseException:

@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from tidemill.common.clock import ManualClock, SystemClock
+
+
+def test_manual_clock_stands_still_until_it_is_moved() -> None:
+    clock = ManualClock(500)
+    assert clock.now_ms() == 500
+    clock.advance(250)
+    assert clock.now_ms() == 750
+    clock.set_to(1000)
+    assert clock.now_ms() == 1000
+
+
+def test_manual_clock_does_not_go_back() -> None:
+    clock = ManualClock(500)
+    with pytest.raises(ValueError, match="does not go back"):
+        clock.advance(-1)
+    with pytest.raises(ValueError, match="does not go back"):
+        clock.set_to(499)
+
+
+def test_a_waiter_wakes_when_its_time_has_come() -> None:
+    clock = ManualClock()
+    reached = threading.Event()
+
+    def wait() -> None:
+        assert clock.wait_till(1000)
+        reached.set()
+
+    waiter = threading.Thread(target=wait, daemon=True)
+    waiter.start()
+    clock.advance(999)
+    assert not reached.wait(0.05)
+    clock.advance(1)
+    assert reached.wait(10)
+    waiter.join(10)
+
+
+@pytest.mark.parametrize("clock", [ManualClock(), SystemClock()])
+def test_an_interrupted_waiter_says_so(clock: ManualClock | SystemClock) -> None:
+    interrupted = threading.Event()
+    answers = []
+    target_ms = clock.now_ms() + 3_600_000
+    waiter = threading.Thread(
+        target=lambda: answers.append(clock.wait_till(target_ms, interrupted.is_set)), daemon=True
+    )
+    waiter.start()
+    interrupted.set()
+    clock.interrupt_waiters()
+    waiter.join(10)
+    assert answers == [False]
+
+
+class FakeTime:
+    def __init__(self) -> None:
+        self.wall_ms = 10_000_000
+        self.monotonic_ms = 5_000
+
+    def clock(self) -> SystemClock:
+        return SystemClock(lambda: self.wall_ms * 1_000_000, lambda: self.monotonic_ms * 1_000_000)
+
+    def pass_ms(self, ms: int) -> None:
+        self.wall_ms += ms
+        self.monotonic_ms += ms
+
+
+def test_system_clock_shows_the_wall_clock() -> None:
+    time = FakeTime()
+    clock = time.clock()
+    assert clock.now_ms() == 10_000_000
+    time.pass_ms(1234)
+    assert clock.now_ms() == 10_001_234
+
+
+def test_system_clock_set_back_an_hour_goes_on_and_meets_the_wall_clock_again() -> None:
+    time = FakeTime()
+    clock = time.clock()
+    time.pass_ms(1000)
+    assert clock.now_ms() == 10_001_000
+    time.wall_ms -= 3_600_000
+    assert clock.now_ms() == 10_001_000
+    time.pass_ms(500)
+    assert clock.now_ms() == 10_001_500
+    time.wall_ms += 3_600_000 + 20
+    assert clock.now_ms() == 10_001_520
+
+
+def test_system_clock_follows_a_jump_forward() -> None:
+    time = FakeTime()
+    clock = time.clock()
+    time.wall_ms += 60_000
+    assert clock.now_ms() == 10_060_000
+    time.pass_ms(1)
+    assert clock.now_ms() == 10_060_001

@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+import tidemill
+from tidemill.streaming import DStream, StreamingContext
+from tidemill.testing import BatchDriver, ManualClock, collected
+
+# Spark jobs take as long as they take: an example is right or wrong, never late.
+settings.register_profile(
+    "tidemill",
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+settings.load_profile("tidemill")
+logging.getLogger("py4j").setLevel(logging.WARNING)
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    session = tidemill.session(
+        "tidemill tests",
+        master="local[2]",
+        config={
+            "spark.ui.enabled": False,
+            "spark.sql.shuffle.partitions": 2,
+            "spark.sql.session.timeZone": "UTC",
+        },
+        quiet=True,
+    )
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="session")
+def sc(spark: SparkSession) -> SparkContext:
+    return spark.sparkContext
+
+
+@dataclass
+class Stream:
+    """A context on a manual clock that has not started yet."""
+
+    ssc: StreamingContext
+    clock: ManualClock
+    driver: BatchDriver
+
+    def start_and_run(self, batches: int) -> None:
+        self.ssc.start()
+        self.driver.run(batches)
+
+
+@pytest.fixture
+def new_stream(sc: SparkContext) -> Iterator[Callable[..., Stream]]:
+    contexts: list[StreamingContext] = []
+
+    def make(batch_s: float = 1, start_ms: int = 0) -> Stream:
+        clock = ManualClock(start_ms)
+        ssc = StreamingContext(sc, batch_s, clock=clock)
+        contexts.append(ssc)
+        return Stream(ssc, clock, BatchDriver(ssc, clock))
+
+    yield make
+    for ssc in contexts:
+        ssc.stop(stopSparkContext=False)
+
+
+@pytest.fixture
+def stream(new_stream: Callable[..., Stream]) -> Stream:
+    return new_stream()
+
+
+@pytest.fixture
+def run_operation(new_stream: Callable[..., Stream]) -> Callable[..., list[list[Any]]]:
+    """Batches of records in, an operation on the stream, batches of records out."""
+
+    def run(
+        batches: list[Any], operation: Callable[[DStream[Any]], DStream[Any]], extra: int = 0
+    ) -> list[list[Any]]:
+        stream = new_stream()
+        results = collected(operation(stream.ssc.queueStream(batches)))
+        stream.start_and_run(len(batches) + extra)
+        stream.ssc.stop(stopSparkContext=False)
+        return results
+
+    return run

@@ -1,0 +1,126 @@
+"""What every source must do, whatever it reads."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark import SparkContext
+
+from tidemill.batches.batch import UNLIMITED, AdmissionLimit, OffsetRange
+from tidemill.batches.source import Source
+from tidemill.sources.directory import LocalDirectory
+from tidemill.sources.files import BinaryRecordsSource, TextFileSource
+from tidemill.sources.hadoop_directory import HadoopDirectory
+from tidemill.sources.queue import QueueSource
+from tidemill.spark.hadoop_files import HadoopFileSystem
+
+
+@dataclass
+class Subject:
+    """A source with three portions of records, and how the third comes to be there."""
+
+    source: Source
+    portions: list[list[Any]]
+    add_third: Callable[[], None]
+
+
+def file_subject(
+    directory: Path, make: Callable[[], Source], encode: Callable[[list[Any]], bytes], portions: Any
+) -> Subject:
+    source = make()
+
+    def add(number: int) -> None:
+        staged = directory.parent / f"staged-{number}"
+        staged.write_bytes(encode(portions[number]))
+        os.utime(staged, (10 + number, 10 + number))
+        staged.rename(directory / f"file-{number}")
+
+    add(0)
+    add(1)
+    return Subject(source, portions, lambda: add(2))
+
+
+@pytest.fixture(params=["queue", "text", "hadoop text", "binary"])
+def subject(request: pytest.FixtureRequest, sc: SparkContext, tmp_path: Path) -> Subject:
+    directory = tmp_path / "incoming"
+    directory.mkdir()
+    words = [["a", "b"], ["c"], ["d", "e", "f"]]
+    if request.param == "queue":
+        return Subject(QueueSource(sc, words), words, lambda: None)
+    if request.param == "binary":
+        return file_subject(
+            directory,
+            lambda: BinaryRecordsSource(
+                sc, LocalDirectory(str(directory)), 60_000, 0, record_length=2
+            ),
+            b"".join,
+            [[b"aa", b"bb"], [b"cc"], [b"dd", b"ee", b"ff"]],
+        )
+    uri = directory.as_uri()
+    lister = (
+        HadoopDirectory(HadoopFileSystem(sc, uri), uri)
+        if request.param == "hadoop text"
+        else LocalDirectory(str(directory))
+    )
+    return file_subject(
+        directory,
+        lambda: TextFileSource(sc, lister, 60_000, 0),
+        lambda lines: "".join(f"{line}\n" for line in lines).encode(),
+        words,
+    )
+
+
+def take_all(source: Source, start: Any, time_ms: int) -> list[OffsetRange]:
+    """Ranges until the source has nothing more."""
+    ranges = []
+    while (end := source.latest_offset(start, AdmissionLimit(max_files=1), time_ms)) != start:
+        ranges.append(OffsetRange(start, end))
+        start = end
+    return ranges
+
+
+def test_every_portion_is_read_once_in_order_and_again_the_same(subject: Subject) -> None:
+    source = subject.source
+    source.start(0)
+    subject.add_third()
+    ranges = take_all(source, source.initial_offset(), 30_000)
+    read = [source.read(range_).collect() for range_ in ranges]
+    assert read == subject.portions
+    assert [source.read(range_).collect() for range_ in ranges] == read
+    assert [source.records_read(range_) for range_ in ranges] == [2, 1, 3]
+    assert source.read(OffsetRange(ranges[0].start, ranges[-1].end)).count() == 6
+
+
+def test_an_empty_range_has_no_records(subject: Subject) -> None:
+    source = subject.source
+    source.start(0)
+    start = source.initial_offset()
+    empty = OffsetRange(start, start)
+    assert source.read(empty).collect() == []
+    assert source.size(empty).records == 0
+    assert source.records_read(empty) == 0
+
+
+def test_offsets_are_json(subject: Subject) -> None:
+    import json
+
+    source = subject.source
+    source.start(0)
+    end = source.latest_offset(source.initial_offset(), UNLIMITED, 30_000)
+    assert json.loads(json.dumps(end)) == end
+
+
+def test_committed_ranges_may_go_and_later_ones_stay(subject: Subject) -> None:
+    source = subject.source
+    source.start(0)
+    subject.add_third()
+    ranges = take_all(source, source.initial_offset(), 30_000)
+    source.commit(ranges[1].end)
+    assert source.read(ranges[2]).collect() == subject.portions[2]
+    source.stop()
+    source.stop()

@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from tidemill.progress.batch_info import BatchInfo, OutputOperationInfo, StreamInputInfo
+from tidemill.progress.events import BatchCompleted, ReceiverStarted, StreamingStarted
+from tidemill.progress.listener_bus import ListenerBus
+from tidemill.streaming import StreamingListener
+
+
+class Recorder(StreamingListener):
+    def __init__(self) -> None:
+        self.seen: list[Any] = []
+
+    def onStreamingStarted(self, streamingStarted: Any) -> None:
+        self.seen.append(streamingStarted.time())
+
+
+def test_every_listener_sees_every_event_in_order_even_those_before_start() -> None:
+    bus = ListenerBus("test")
+    first, second = Recorder(), Recorder()
+    bus.add_listener(first)
+    bus.add_listener(second)
+    bus.post(StreamingStarted(1))
+    bus.start()
+    for time_ms in range(2, 50):
+        bus.post(StreamingStarted(time_ms))
+    assert bus.wait_until_empty(10)
+    assert first.seen == second.seen == list(range(1, 50))
+    bus.stop()
+
+
+def test_a_removed_listener_sees_nothing_more() -> None:
+    bus = ListenerBus("test")
+    listener = Recorder()
+    bus.add_listener(listener)
+    bus.start()
+    bus.post(StreamingStarted(1))
+    bus.wait_until_empty(10)
+    bus.remove_listener(listener)
+    bus.post(StreamingStarted(2))
+    bus.stop()
+    assert listener.seen == [1]
+
+
+def test_a_listener_that_fails_or_lacks_a_method_harms_nobody(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Broken(StreamingListener):
+        def onStreamingStarted(self, streamingStarted: Any) -> None:
+            raise RuntimeError("listener broke")
+
+    bus = ListenerBus("test")
+    listener = Recorder()
+    for each in (Broken(), object(), listener):
+        bus.add_listener(each)
+    bus.start()
+    bus.post(StreamingStarted(1))
+    bus.post(StreamingStarted(2))
+    bus.stop()
+    assert listener.seen == [1, 2]
+    assert "Broken failed in onStreamingStarted" in caplog.text
+
+
+def test_stop_delivers_what_was_posted() -> None:
+    release = threading.Event()
+
+    class Slow(Recorder):
+        def onStreamingStarted(self, streamingStarted: Any) -> None:
+            release.wait(10)
+            super().onStreamingStarted(streamingStarted)
+
+    bus = ListenerBus("test")
+    listener = Slow()
+    bus.add_listener(listener)
+    bus.start()
+    bus.post(StreamingStarted(1))
+    bus.post(StreamingStarted(2))
+    release.set()
+    bus.stop()
+    assert listener.seen == [1, 2]
+
+
+def test_every_event_has_a_method_of_the_public_listener() -> None:
+    from tidemill.progress import events
+
+    types = [
+        value
+        for value in vars(events).values()
+        if isinstance(value, type) and "listener_method" in vars(value)
+    ]
+    methods = {name for name in vars(StreamingListener) if name.startswith("on")}
+    assert {type_.listener_method for type_ in types} == methods
+
+
+def test_batch_info_answers_like_sparks() -> None:
+    operation = OutputOperationInfo(1000, 0, "pprint", "pprint at app.py:3")
+    submitted = BatchInfo(1000, {0: StreamInputInfo(0, 7)}, 1010, None, None, {0: operation})
+    assert submitted.batchTime().milliseconds() == 1000
+    assert submitted.numRecords() == 7
+    assert (
+        submitted.schedulingDelay() == submitted.processingDelay() == submitted.totalDelay() == -1
+    )
+    assert submitted.processingStartTime() == submitted.processingEndTime() == -1
+    assert submitted.outputOperationInfos()[0].startTime() == -1
+    assert submitted.outputOperationInfos()[0].failureReason() is None
+    done = BatchInfo(1000, {}, 1010, 1030, 1100, {0: operation})
+    assert (done.schedulingDelay(), done.processingDelay(), done.totalDelay()) == (20, 70, 90)
+    assert BatchCompleted(done).batchInfo() is done
+    assert ReceiverStarted.listener_method == "onReceiverStarted"

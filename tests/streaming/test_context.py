@@ -1,0 +1,351 @@
+"""The life of a context: every transition, and what each refuses."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+from tests.conftest import Stream
+from tidemill.errors import BatchError, GraphError, IllegalStateError, UnsupportedError
+from tidemill.streaming import StreamingContext, StreamingListener
+from tidemill.streaming.context import StreamingContextState as State
+from tidemill.testing import ManualClock, collected
+
+
+def with_output(stream: Stream) -> StreamingContext:
+    stream.ssc.queueStream([[1], [2]]).foreachRDD(lambda rdd: None)
+    return stream.ssc
+
+
+def test_the_ordinary_life(stream: Stream) -> None:
+    ssc = with_output(stream)
+    assert ssc.getState() is State.INITIALIZED
+    assert StreamingContext.getActive() is None
+    ssc.start()
+    assert ssc.getState() is State.ACTIVE
+    assert StreamingContext.getActive() is ssc
+    assert not ssc.awaitTerminationOrTimeout(0.01)
+    ssc.stop(stopSparkContext=False)
+    assert ssc.getState() is State.STOPPED
+    assert StreamingContext.getActive() is None
+    assert ssc.awaitTerminationOrTimeout(0.01)
+    ssc.awaitTermination()
+
+
+def test_start_twice_does_nothing_the_second_time(
+    stream: Stream, caplog: pytest.LogCaptureFixture
+) -> None:
+    ssc = with_output(stream)
+    ssc.start()
+    ssc.start()
+    assert ssc.getState() is State.ACTIVE
+    assert "already been started" in caplog.text
+
+
+def test_start_after_stop_is_refused(stream: Stream) -> None:
+    ssc = with_output(stream)
+    ssc.start()
+    ssc.stop(stopSparkContext=False)
+    with pytest.raises(IllegalStateError, match="cannot start again: make a new one"):
+        ssc.start()
+
+
+def test_stop_before_start_and_stop_twice(stream: Stream) -> None:
+    ssc = with_output(stream)
+    ssc.stop(stopSparkContext=False)
+    ssc.stop(stopSparkContext=False)
+    assert ssc.getState() is State.STOPPED
+    with pytest.raises(IllegalStateError, match="stopped"):
+        ssc.start()
+
+
+def test_only_one_context_is_active_at_a_time(new_stream: Callable[..., Stream]) -> None:
+    first, second = with_output(new_stream()), with_output(new_stream())
+    first.start()
+    with pytest.raises(IllegalStateError, match="only one StreamingContext"):
+        second.start()
+    assert second.getState() is State.INITIALIZED
+    first.stop(stopSparkContext=False)
+    second.start()
+    assert StreamingContext.getActive() is second
+
+
+def test_stop_from_a_listener_is_refused(stream: Stream) -> None:
+    ssc = with_output(stream)
+    errors: list[Exception] = []
+
+    class Stopper(StreamingListener):
+        def onBatchCompleted(self, batchCompleted: Any) -> None:
+            try:
+                ssc.stop()
+            except IllegalStateError as error:
+                errors.append(error)
+
+    ssc.addStreamingListener(Stopper())
+    stream.start_and_run(1)
+    assert len(errors) == 1
+    assert "from another thread" in str(errors[0])
+    assert ssc.getState() is State.ACTIVE
+
+
+def test_stop_from_an_output_operation(stream: Stream) -> None:
+    ssc = stream.ssc
+    refused: list[str] = []
+
+    def stop(_: Any) -> None:
+        with pytest.raises(IllegalStateError, match="cannot wait for its own batch") as error:
+            ssc.stop(stopSparkContext=False, stopGraceFully=True)
+        refused.append(str(error.value))
+        ssc.stop(stopSparkContext=False)
+
+    ssc.queueStream([[1]]).foreachRDD(stop)
+    ssc.start()
+    stream.clock.advance(1000)
+    assert ssc.awaitTerminationOrTimeout(30)
+    assert len(refused) == 1
+
+
+def test_stop_while_another_thread_stops(stream: Stream) -> None:
+    ssc = with_output(stream)
+    ssc.start()
+    threads = [
+        threading.Thread(target=ssc.stop, kwargs={"stopSparkContext": False}) for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+        assert not thread.is_alive()
+    assert ssc.getState() is State.STOPPED
+
+
+def test_no_threads_are_left_behind(stream: Stream) -> None:
+    ssc = with_output(stream)
+    stream.start_and_run(2)
+    ssc.stop(stopSparkContext=False)
+    left = [
+        t.name for t in threading.enumerate() if t.name.startswith("tidemill-") and t.is_alive()
+    ]
+    assert left == []
+
+
+def test_a_graceful_stop_finishes_what_was_begun(stream: Stream) -> None:
+    entered, release = threading.Event(), threading.Event()
+    done: list[Any] = []
+
+    def slow(rdd: Any) -> None:
+        entered.set()
+        release.wait(30)
+        done.append(rdd.collect())
+
+    stream.ssc.queueStream([[1], [2], [3], [4]]).foreachRDD(slow)
+    stream.ssc.start()
+    stream.clock.advance(3000)
+    assert entered.wait(30)
+    stopping = threading.Thread(target=stream.ssc.stop, args=(False, True))
+    stopping.start()
+    release.set()
+    stopping.join(60)
+    assert not stopping.is_alive()
+    stream.clock.advance(10_000)
+    assert done == [[1], [2], [3]]
+
+
+def test_a_stop_without_grace_ends_the_running_batch_and_drops_the_waiting_ones(
+    stream: Stream, caplog: pytest.LogCaptureFixture
+) -> None:
+    entered = threading.Event()
+    begun: list[int] = []
+
+    def forever(rdd: Any) -> None:
+        begun.append(1)
+        entered.set()
+
+        def sleep(x: int) -> int:
+            import time
+
+            time.sleep(600)
+            return x
+
+        rdd.map(sleep).collect()
+
+    stream.ssc.queueStream([[1], [2], [3]]).foreachRDD(forever)
+    stream.ssc.start()
+    stream.clock.advance(3000)
+    assert entered.wait(30)
+    stream.ssc.stop(stopSparkContext=False)
+    assert begun == [1]
+    assert stream.ssc.awaitTerminationOrTimeout(0), "a cancelled batch is no error of the program"
+
+
+def test_a_graceful_stop_gives_up_after_its_timeout(
+    sc: SparkContext, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = ManualClock()
+    ssc = StreamingContext(sc, 0.02, clock=clock)
+    entered, release = threading.Event(), threading.Event()
+
+    def hang(_: Any) -> None:
+        entered.set()
+        release.wait(60)
+
+    ssc.queueStream([[1]]).foreachRDD(hang)
+    ssc.start()
+    clock.advance(20)
+    assert entered.wait(30)
+    ssc.stop(stopSparkContext=False, stopGraceFully=True)
+    release.set()
+    assert "still unfinished after 0.2 s" in caplog.text
+    assert ssc.getState() is State.STOPPED
+
+
+@pytest.mark.parametrize("interval", [0, -1, None, "1", float("nan")])
+def test_a_batch_interval_that_makes_no_sense_is_refused(sc: SparkContext, interval: Any) -> None:
+    with pytest.raises(GraphError, match="batchDuration"):
+        StreamingContext(sc, interval)
+
+
+def test_a_session_is_not_a_spark_context(spark: SparkSession) -> None:
+    with pytest.raises(TypeError, match=r"has one as its \.sparkContext"):
+        StreamingContext(spark, 1)  # type: ignore[arg-type]
+
+
+def test_there_is_no_java_context_to_wrap(sc: SparkContext) -> None:
+    with pytest.raises(UnsupportedError, match="leave out jssc"):
+        StreamingContext(sc, 1, object())
+
+
+def test_a_context_without_inputs_or_outputs_does_not_start(stream: Stream) -> None:
+    with pytest.raises(GraphError, match="no input stream"):
+        stream.ssc.start()
+    stream.ssc.queueStream([[1]]).map(str)
+    with pytest.raises(GraphError, match="no output operation is registered"):
+        stream.ssc.start()
+    stream.ssc.queueStream([[1]]).pprint()
+    stream.ssc.start()
+
+
+def test_nothing_can_be_added_after_start_or_stop(stream: Stream) -> None:
+    numbers = stream.ssc.queueStream([[1]])
+    numbers.foreachRDD(lambda rdd: None)
+    stream.ssc.start()
+    for state in ("started", "stopped"):
+        for add in (
+            lambda: stream.ssc.queueStream([[2]]),
+            lambda: numbers.map(str),
+            lambda: numbers.pprint(),
+            lambda: numbers.cache(),
+            lambda: numbers.window(2),
+        ):
+            with pytest.raises(IllegalStateError, match=f"has been {state}"):
+                add()
+        stream.ssc.stop(stopSparkContext=False)
+
+
+def test_get_active_or_create(new_stream: Callable[..., Stream], tmp_path: Path) -> None:
+    made: list[StreamingContext] = []
+
+    def setup() -> StreamingContext:
+        made.append(with_output(new_stream()))
+        return made[-1]
+
+    first = StreamingContext.getActiveOrCreate(None, setup)
+    assert made == [first]
+    first.start()
+    assert StreamingContext.getActiveOrCreate(None, setup) is first
+    assert StreamingContext.getActiveOrCreate(str(tmp_path), setup) is first
+    first.stop(stopSparkContext=False)
+    second = StreamingContext.getActiveOrCreate(str(tmp_path), setup)
+    assert made == [first, second]
+    with pytest.raises(TypeError, match="callable"):
+        StreamingContext.getActiveOrCreate(None, None)  # type: ignore[arg-type]
+
+
+def test_a_checkpoint_of_sparks_own_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "checkpoint-1600000000000").touch()
+    with pytest.raises(UnsupportedError, match="checkpoint of Spark's own DStreams"):
+        StreamingContext.getOrCreate(str(tmp_path), lambda: pytest.fail("not to be called"))
+
+
+def test_remember_and_slice(stream: Stream) -> None:
+    stream.ssc.remember(3)
+    numbers = stream.ssc.queueStream([[n] for n in range(1, 7)])
+    with pytest.raises(GraphError, match="has not been started"):
+        numbers.slice(1, 2)
+    numbers.foreachRDD(lambda rdd: None)
+    stream.start_and_run(6)
+    assert [rdd.collect() for rdd in numbers.slice(5, 6)] == [[5], [6]]
+    assert [rdd.collect() for rdd in numbers.slice(0, 5.5)][-1] == [5]
+    assert len(numbers.slice(0, 100)) == 3, "what is no longer remembered is gone"
+
+
+def test_rdd_checkpoints_need_a_directory(stream: Stream, tmp_path: Path) -> None:
+    numbers = stream.ssc.queueStream([[1], [2], [3]])
+    doubled = numbers.map(lambda n: n * 2).checkpoint(2)
+    checkpointed: list[bool] = []
+
+    def look(rdd: Any) -> None:
+        rdd.count()
+        checkpointed.append(rdd.isCheckpointed())
+
+    doubled.foreachRDD(look)
+    with pytest.raises(GraphError, match=r"call StreamingContext\.checkpoint"):
+        stream.ssc.start()
+    assert stream.ssc.getState() is State.STOPPED
+
+
+def test_rdd_checkpoints_at_their_interval(stream: Stream, tmp_path: Path) -> None:
+    stream.ssc.checkpoint(str(tmp_path))
+    doubled = stream.ssc.queueStream([[1], [2], [3], [4]]).map(lambda n: n * 2).checkpoint(2)
+    checkpointed: list[bool] = []
+
+    def look(rdd: Any) -> None:
+        rdd.count()
+        checkpointed.append(rdd.isCheckpointed())
+
+    doubled.foreachRDD(look)
+    stream.start_and_run(4)
+    assert checkpointed == [False, True, False, True]
+
+
+def test_a_checkpoint_interval_must_fit_the_slide(stream: Stream, tmp_path: Path) -> None:
+    stream.ssc.checkpoint(str(tmp_path))
+    stream.ssc.queueStream([[1]]).checkpoint(1.5).pprint()
+    with pytest.raises(GraphError, match="checkpoint interval of 1500 ms is not a multiple"):
+        stream.ssc.start()
+
+
+def test_a_bad_setting_is_refused_at_start_by_its_name(spark: SparkSession, stream: Stream) -> None:
+    ssc = with_output(stream)
+    ssc._sc._conf.set("spark.streaming.concurrentJobs", "plenty")
+    try:
+        with pytest.raises(Exception, match=r"spark\.streaming\.concurrentJobs is 'plenty'"):
+            ssc.start()
+    finally:
+        ssc._sc._conf.set("spark.streaming.concurrentJobs", "1")
+    assert ssc.getState() is State.STOPPED
+
+
+def test_a_failed_batch_is_raised_from_every_wait(stream: Stream) -> None:
+    stream.ssc.queueStream([["x"]]).foreachRDD(lambda rdd: int("x"))
+    stream.ssc.start()
+    stream.clock.advance(1000)
+    with pytest.raises(BatchError):
+        stream.ssc.awaitTermination(30)
+    with pytest.raises(BatchError):
+        stream.ssc.awaitTerminationOrTimeout(30)
+    assert stream.ssc.getState() is State.ACTIVE, "it is the program's to decide what follows"
+
+
+def test_results_wait_for_the_manual_clock(stream: Stream) -> None:
+    results = collected(stream.ssc.queueStream([[1], [2]]))
+    stream.ssc.start()
+    assert results == []
+    stream.driver.run(1)
+    assert results == [[1]]

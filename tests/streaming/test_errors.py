@@ -1,0 +1,79 @@
+"""What a user reads when their own code fails: their own traceback first."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from pyspark import SparkContext
+
+from tests.conftest import Stream
+from tidemill.errors import BatchError
+
+
+def failure_of(stream: Stream) -> BatchError:
+    stream.ssc.start()
+    with pytest.raises(BatchError) as error:
+        stream.driver.run(1)
+    assert error.value.__cause__ is None
+    return error.value
+
+
+def own_frames(text: str) -> list[Any]:
+    return re.findall(r'File "[^"]*/([^/"]+)", line \d+, in (\S+)', text)
+
+
+def test_an_error_on_the_executors(stream: Stream) -> None:
+    def parse(line: str) -> int:
+        return int(line)
+
+    stream.ssc.queueStream([["1", "oops"]]).map(parse).foreachRDD(lambda rdd: rdd.collect())
+    error = failure_of(stream)
+    lines = str(error).splitlines()
+    assert lines[0] == "Traceback (most recent call last):"
+    assert own_frames(str(error))[0] == ("test_errors.py", "parse")
+    assert "ValueError: invalid literal for int() with base 10: 'oops'" in lines
+    assert "\tat org.apache" not in str(error)
+    assert "pyspark" not in str(error).split("\n\n")[0]
+    assert lines[-1].startswith("The batch of ")
+    assert (
+        "failed on the executors, in output operation 0: foreachRDD at test_errors.py:" in lines[-1]
+    )
+    assert (error.batch_time_ms, error.output_op_id) == (1000, 0)
+
+
+def test_an_error_on_the_driver(stream: Stream) -> None:
+    def save(rdd: Any) -> None:
+        raise ConnectionRefusedError("database is away")
+
+    stream.ssc.queueStream([[1]]).foreachRDD(save)
+    error = failure_of(stream)
+    assert own_frames(str(error)) == [("test_errors.py", "save")]
+    assert "ConnectionRefusedError: database is away" in str(error)
+    assert "failed on the driver, in output operation 0" in str(error)
+    assert isinstance(error.cause, ConnectionRefusedError)
+
+
+def test_an_error_of_spark_itself(stream: Stream, sc: SparkContext) -> None:
+    stream.ssc.queueStream([[1]]).foreachRDD(lambda rdd: sc.textFile("/no/such/file").count())
+    error = failure_of(stream)
+    assert "Input path does not exist: file:/no/such/file" in str(error).splitlines()[0]
+    assert "\tat org.apache" not in str(error)
+    assert own_frames(str(error)) == [("test_errors.py", "<lambda>")]
+
+
+def test_an_error_in_a_function_that_cannot_be_sent_to_the_executors(stream: Stream) -> None:
+    import threading
+
+    lock = threading.Lock()
+    stream.ssc.queueStream([[1]]).map(lambda x: lock).foreachRDD(lambda rdd: rdd.collect())
+    error = failure_of(stream)
+    assert "cannot pickle '_thread.lock' object" in str(error)
+
+
+def test_the_first_error_is_the_one_that_is_raised(stream: Stream) -> None:
+    stream.ssc.queueStream([["first"], ["second"]]).map(lambda line: int(line)).pprint()
+    stream.ssc.start()
+    with pytest.raises(BatchError, match="'first'"):
+        stream.driver.run(2)

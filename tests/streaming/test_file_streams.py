@@ -1,0 +1,240 @@
+"""Directories as streams, on real files and real Spark."""
+
+from __future__ import annotations
+
+import gzip
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import Stream
+from tidemill.errors import GraphError
+from tidemill.streaming import StreamingListener
+from tidemill.testing import collected
+
+START_MS = 1_000_000_000
+
+
+@pytest.fixture
+def incoming(tmp_path: Path) -> Path:
+    directory = tmp_path / "incoming"
+    directory.mkdir()
+    return directory
+
+
+@pytest.fixture
+def stream(new_stream: Callable[..., Stream]) -> Stream:
+    return new_stream(start_ms=START_MS)
+
+
+@pytest.fixture
+def put(incoming: Path, stream: Stream) -> Callable[..., Path]:
+    """Move a file into the directory, modified now unless said otherwise."""
+
+    def put(name: str, data: str | bytes, age_ms: int = 0, directory: Path = incoming) -> Path:
+        staged = incoming.parent / "staged"
+        staged.write_bytes(data.encode() if isinstance(data, str) else data)
+        modified_ns = (stream.clock.now_ms() - age_ms) * 1_000_000
+        os.utime(staged, ns=(modified_ns, modified_ns))
+        return staged.rename(directory / name)
+
+    return put
+
+
+class Inputs(StreamingListener):
+    def __init__(self) -> None:
+        self.infos: list[Any] = []
+
+    def onBatchCompleted(self, batchCompleted: Any) -> None:
+        self.infos += batchCompleted.batchInfo().streamIdToInputInfo().values()
+
+
+def test_only_new_files_each_once_in_order(
+    incoming: Path, stream: Stream, put: Callable[..., Path]
+) -> None:
+    put("before", "old\n")
+    lines = collected(stream.ssc.textFileStream(str(incoming)))
+    put("b", "second\n", age_ms=5)
+    put("a", "first\n", age_ms=10)
+    stream.start_and_run(1)
+    assert lines == [["first", "second"]]
+    put("c", "third\n")
+    stream.driver.run(3)
+    assert lines[1:] == [["third"], [], []]
+
+
+def test_a_file_waits_for_its_time_and_is_not_lost(
+    incoming: Path, stream: Stream, put: Callable[..., Path]
+) -> None:
+    lines = collected(stream.ssc.textFileStream(str(incoming)))
+    put("future", "from the future\n", age_ms=-2500)
+    stream.start_and_run(4)
+    assert lines == [[], [], ["from the future"], []]
+
+
+def test_a_file_older_than_the_remember_window_is_not_looked_at(
+    incoming: Path, stream: Stream, put: Callable[..., Path]
+) -> None:
+    lines = collected(stream.ssc.textFileStream(str(incoming)))
+    put("ancient", "x\n", age_ms=3_600_000)
+    put("recent", "y\n", age_ms=50_000)
+    stream.start_and_run(2)
+    assert lines == [["y"], []]
+
+
+def test_a_file_is_taken_once_even_long_after_its_window(
+    incoming: Path, stream: Stream, put: Callable[..., Path]
+) -> None:
+    lines = collected(stream.ssc.textFileStream(str(incoming)))
+    put("a", "once\n")
+    stream.start_and_run(1)
+    for _ in range(13):
+        stream.driver.run(10)
+    assert [line for batch in lines for line in batch] == ["once"]
+
+
+def test_hidden_and_temporary_files_are_ignored(
+    incoming: Path, stream: Stream, put: Callable[..., Path]
+) -> None:
+    lines = collected(stream.ssc.textFileStream(str(incoming)))
+    put(".hidden", "no\n")
+    put("_SUCCESS", "no\n")
+    half = put("upload.tmp", "later\n")
+    stream.start_and_run(1)
+    half.rename(incoming / "upload")
+    stream.driver.run(1)
+    assert lines == [[], ["later"]]
+
+
+def test_files_that_vanish_or_cannot_be_read_are_reported_and_not_fatal(
+    incoming: Path, stream: Stream, put: Callable[..., Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    results: list[list[str]] = []
+    vanishing = incoming / "vanishing"
+
+    def vanish_then_collect(rdd: Any) -> None:
+        vanishing.unlink(missing_ok=True)
+        results.append(sorted(rdd.collect()))
+
+    listener = Inputs()
+    stream.ssc.addStreamingListener(listener)
+    stream.ssc.textFileStream(str(incoming)).foreachRDD(vanish_then_collect)
+    put("vanishing", "gone\n")
+    put("good", "good\n")
+    # Reading a process's own memory from the start fails with an I/O error, even for root.
+    (incoming / "unreadable").symlink_to("/proc/self/mem")
+    os.utime(incoming / "unreadable", ns=(0, 0), follow_symlinks=False)
+    stream.start_and_run(1)
+    put("next", "next\n")
+    stream.driver.run(1)
+    assert results == [["good"], ["next"]]
+    assert f"file {vanishing}: cannot be read (No such file or directory)" in caplog.text
+    assert [info.numRecords() for info in listener.infos] == [1, 1]
+
+
+def test_records_and_files_are_told_to_listeners(
+    incoming: Path, stream: Stream, put: Callable[..., Path]
+) -> None:
+    listener = Inputs()
+    stream.ssc.addStreamingListener(listener)
+    lines = stream.ssc.textFileStream(str(incoming))
+    lines.count().pprint()
+    lines.map(len).pprint()  # reads the files a second time: the records count once
+    path = put("a", "x\ny\nz\n")
+    stream.start_and_run(2)
+    assert [info.numRecords() for info in listener.infos] == [3, 0]
+    assert listener.infos[0].metadataDescription() == str(path)
+
+
+def test_compressed_plain_and_empty_files_in_one_batch(
+    incoming: Path, stream: Stream, put: Callable[..., Path]
+) -> None:
+    lines = collected(stream.ssc.textFileStream(incoming.as_uri()))
+    put("a.gz", gzip.compress(b"zipped 1\nzipped 2\n"))
+    put("b", "plain\n")
+    put("empty", "")
+    stream.start_and_run(1)
+    assert sorted(lines[0]) == ["plain", "zipped 1", "zipped 2"]
+
+
+def test_only_empty_files(incoming: Path, stream: Stream, put: Callable[..., Path]) -> None:
+    lines = collected(stream.ssc.textFileStream(str(incoming)))
+    put("empty", "")
+    stream.start_and_run(1)
+    assert lines == [[]]
+
+
+def test_a_large_file_is_read_in_parallel_and_whole(
+    incoming: Path, stream: Stream, put: Callable[..., Path]
+) -> None:
+    partitions: list[int] = []
+    lines = stream.ssc.textFileStream(str(incoming))
+    lines.foreachRDD(lambda rdd: partitions.append(rdd.getNumPartitions()))
+    totals = collected(lines.map(int).reduce(lambda a, b: a + b))
+    put("large", "".join(f"{n}\n" for n in range(600_000)))
+    stream.start_and_run(1)
+    assert partitions == [2]
+    assert totals == [[sum(range(600_000))]]
+
+
+def test_a_pattern_of_directories(tmp_path: Path, stream: Stream, put: Callable[..., Path]) -> None:
+    for name in ("eu", "us"):
+        (tmp_path / "sites" / name).mkdir(parents=True)
+    lines = collected(stream.ssc.textFileStream(str(tmp_path / "sites" / "*")))
+    put("a", "bonjour\n", directory=tmp_path / "sites" / "eu")
+    put("a", "hello\n", directory=tmp_path / "sites" / "us")
+    stream.start_and_run(1)
+    assert sorted(lines[0]) == ["bonjour", "hello"]
+
+
+def test_a_directory_that_comes_later(
+    tmp_path: Path, stream: Stream, put: Callable[..., Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    later = tmp_path / "later"
+    lines = collected(stream.ssc.textFileStream(str(later)))
+    stream.start_and_run(2)
+    later.mkdir()
+    put("a", "at last\n", directory=later)
+    stream.driver.run(1)
+    assert lines == [[], [], ["at last"]]
+    assert caplog.text.count("cannot look into") == 1
+
+
+def test_a_window_over_files_reads_each_batch_from_its_own_files(
+    incoming: Path, stream: Stream, put: Callable[..., Path]
+) -> None:
+    lines = collected(stream.ssc.textFileStream(str(incoming)).window(2, 2))
+    stream.ssc.start()
+    for number in range(4):
+        put(f"f{number}", f"{number}\n")
+        stream.driver.run(1)
+    assert [sorted(batch) for batch in lines] == [["0", "1"], ["2", "3"]]
+
+
+def test_binary_records(
+    incoming: Path, stream: Stream, put: Callable[..., Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    records = collected(stream.ssc.binaryRecordsStream(str(incoming), 4))
+    put("a", b"aaaabbbb")
+    stream.start_and_run(1)
+    torn = put("torn", b"ccccdd")
+    stream.driver.run(1)
+    assert records == [[b"aaaa", b"bbbb"], [b"cccc"]]
+    assert f"file {torn}: ends with 2 bytes of a 4-byte record" in caplog.text
+
+
+@pytest.mark.parametrize("length", [0, -4, 1.5, "4", True])
+def test_a_record_length_that_makes_no_sense_is_refused(
+    stream: Stream, incoming: Path, length: Any
+) -> None:
+    with pytest.raises(GraphError, match="recordLength must be at least 1 byte"):
+        stream.ssc.binaryRecordsStream(str(incoming), length)
+
+
+@pytest.mark.parametrize("directory", ["", None, 5])
+def test_a_directory_that_is_none_is_refused(stream: Stream, directory: Any) -> None:
+    with pytest.raises(GraphError, match="the directory to watch"):
+        stream.ssc.textFileStream(directory)

@@ -1,0 +1,280 @@
+"""Batches in order, their events, their names in Spark, and what is kept of them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from operator import add
+from typing import Any
+
+import pytest
+from pyspark import SparkContext
+
+from tests.conftest import Stream
+from tidemill.errors import BatchError
+from tidemill.progress.batch_info import BatchInfo
+from tidemill.streaming import StreamingListener
+from tidemill.testing import collected
+
+
+class Everything(StreamingListener):
+    def __init__(self) -> None:
+        self.events: list[tuple[str, Any]] = []
+
+    def onStreamingStarted(self, streamingStarted: Any) -> None:
+        self.events.append(("streaming started", streamingStarted.time()))
+
+    def onBatchSubmitted(self, batchSubmitted: Any) -> None:
+        self.events.append(("batch submitted", batchSubmitted.batchInfo()))
+
+    def onBatchStarted(self, batchSubmitted: Any) -> None:
+        self.events.append(("batch started", batchSubmitted.batchInfo()))
+
+    def onBatchCompleted(self, batchCompleted: Any) -> None:
+        self.events.append(("batch completed", batchCompleted.batchInfo()))
+
+    def onOutputOperationStarted(self, outputOperationStarted: Any) -> None:
+        self.events.append(("output started", outputOperationStarted.outputOperationInfo()))
+
+    def onOutputOperationCompleted(self, outputOperationCompleted: Any) -> None:
+        self.events.append(("output completed", outputOperationCompleted.outputOperationInfo()))
+
+    def of(self, kind: str) -> list[Any]:
+        return [info for name, info in self.events if name == kind]
+
+    @property
+    def batches(self) -> list[BatchInfo]:
+        return self.of("batch completed")
+
+
+@pytest.fixture
+def listener(stream: Stream) -> Everything:
+    listener = Everything()
+    stream.ssc.addStreamingListener(listener)
+    return listener
+
+
+@pytest.fixture
+def setting(sc: SparkContext) -> Iterator[Callable[[str, str], None]]:
+    """Change a setting of the running Spark context for one test."""
+    changed: dict[str, str | None] = {}
+
+    def change(key: str, value: str) -> None:
+        changed.setdefault(key, sc._conf.get(key))
+        sc._conf.set(key, value)
+
+    yield change
+    for key, before in changed.items():
+        if before is None:
+            sc._conf._jconf.remove(key)
+        else:
+            sc._conf.set(key, before)
+
+
+def test_the_events_of_a_batch_come_in_order(stream: Stream, listener: Everything) -> None:
+    numbers = stream.ssc.queueStream([[1, 2, 3]])
+    numbers.foreachRDD(lambda rdd: stream.clock.advance(70))
+    numbers.map(str).pprint()
+    stream.ssc.start()
+    stream.driver.run(1)
+    assert [name for name, _ in listener.events] == [
+        "streaming started", "batch submitted", "batch started",
+        "output started", "output completed", "output started", "output completed",
+        "batch completed",
+    ]  # fmt: skip
+    (submitted,), (started,), (completed,) = (
+        listener.of(f"batch {state}") for state in ("submitted", "started", "completed")
+    )
+    assert submitted.batchTime().milliseconds() == 1000
+    assert (submitted.processingStartTime(), submitted.numRecords()) == (-1, 3)
+    assert (started.schedulingDelay(), started.processingDelay()) == (0, -1)
+    assert (completed.schedulingDelay(), completed.processingDelay(), completed.totalDelay()) == (
+        0,
+        70,
+        70,
+    )
+    assert completed.streamIdToInputInfo()[0].numRecords() == 3
+    assert (
+        "queueStream at test_scheduling.py"
+        in completed.streamIdToInputInfo()[0].metadata()["source"]
+    )
+    first, second = (completed.outputOperationInfos()[id_] for id_ in (0, 1))
+    assert (first.name(), second.name()) == ("foreachRDD", "pprint")
+    assert "foreachRDD at test_scheduling.py:" in first.description()
+    assert (first.duration(), second.duration()) == (70, 0)
+    assert first.failureReason() is None
+
+
+def test_a_slow_batch_makes_the_next_ones_wait_and_never_overlaps(
+    stream: Stream, listener: Everything
+) -> None:
+    running = threading.Semaphore(1)
+    release = threading.Event()
+    seen: list[list[int]] = []
+
+    def slow(rdd: Any) -> None:
+        assert running.acquire(blocking=False), "two batches at once"
+        release.wait(30)
+        seen.append(rdd.collect())
+        running.release()
+
+    stream.ssc.queueStream([[n] for n in range(4)]).foreachRDD(slow)
+    stream.ssc.start()
+    stream.clock.advance(4000)
+    release.set()
+    stream.driver.run(0)
+    assert seen == [[0], [1], [2], [3]]
+    assert [info.batch_time_ms for info in listener.batches] == [1000, 2000, 3000, 4000]
+
+
+def test_concurrent_jobs_run_at_once(
+    setting: Callable[[str, str], None], stream: Stream, listener: Everything
+) -> None:
+    setting("spark.streaming.concurrentJobs", "2")
+    both = threading.Barrier(2)
+    numbers = stream.ssc.queueStream([[1]])
+    numbers.foreachRDD(lambda rdd: both.wait(30))
+    numbers.foreachRDD(lambda rdd: both.wait(30))
+    stream.start_and_run(1)
+    assert listener.batches[0].failures == {}
+
+
+def test_a_failing_operation_is_told_with_its_reason_and_the_stream_goes_on(
+    stream: Stream, listener: Everything
+) -> None:
+    numbers = stream.ssc.queueStream([[1], [0], [2]])
+    results: list[float] = []
+    numbers.foreachRDD(lambda rdd: results.append(1 / rdd.first()))
+    after = collected(numbers)
+    stream.ssc.start()
+    with pytest.raises(BatchError, match="ZeroDivisionError"):
+        stream.driver.run(3)
+    assert results == [1.0, 0.5]
+    assert after == [[1], [0], [2]]
+    assert [sorted(info.failures) for info in listener.batches] == [[], [0], []]
+    assert "ZeroDivisionError" in listener.batches[1].outputOperationInfos()[0].failureReason()
+
+
+def test_a_batch_between_two_slides_is_no_event(stream: Stream, listener: Everything) -> None:
+    results = collected(stream.ssc.queueStream([[n] for n in range(4)]).window(2, 2))
+    stream.start_and_run(4)
+    assert [sorted(result) for result in results] == [[0, 1], [2, 3]]
+    assert [info.batch_time_ms for info in listener.batches] == [2000, 4000]
+
+
+def test_jobs_are_named_after_their_batch_in_sparks_ui(sc: SparkContext, stream: Stream) -> None:
+    names: list[tuple[str | None, ...]] = []
+
+    def look(rdd: Any) -> None:
+        keys = ("spark.job.description", "spark.jobGroup.id", "spark.streaming.internal.batchTime",
+                "spark.streaming.internal.outputOpId", "spark.scheduler.pool")  # fmt: skip
+        names.append(tuple(sc.getLocalProperty(key) for key in keys))
+        rdd.count()
+        statuses = sc.statusTracker().getJobIdsForGroup(names[-1][1])
+        assert len(statuses) == 1
+
+    sc.setLocalProperty("spark.scheduler.pool", "streams")
+    sc.setJobGroup("mine", "not the stream's")
+    try:
+        stream.ssc.queueStream([[1]]).foreachRDD(look)
+        stream.start_and_run(1)
+    finally:
+        sc.setLocalProperty("spark.scheduler.pool", None)  # type: ignore[arg-type]
+        sc.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
+        sc.setLocalProperty("spark.job.description", None)  # type: ignore[arg-type]
+    ((description, group, batch_time, op_id, pool),) = names
+    assert description is not None
+    assert "batch of " in description
+    assert ", output operation 0: foreachRDD at test_scheduling.py:" in description
+    assert str(group).endswith("-1000")
+    assert (batch_time, op_id, pool) == ("1000", "0", "streams")
+
+
+def test_old_rdds_are_forgotten_and_unpersisted(sc: SparkContext, stream: Stream) -> None:
+    numbers = stream.ssc.queueStream([[n] for n in range(10)]).map(lambda n: n + 1).cache()
+    kept: list[Any] = []
+
+    def remember(rdd: Any) -> None:
+        rdd.count()
+        kept.append(rdd)
+
+    numbers.foreachRDD(remember)
+    stream.start_and_run(10)
+    assert list(numbers._node.generated) == [10_000]
+    assert [rdd.is_cached for rdd in kept] == [False] * 9 + [True]
+    persistent = sc._jsc.getPersistentRDDs()
+    assert [rdd.id() in persistent for rdd in kept] == [False] * 9 + [True]
+
+
+def test_unpersist_can_be_switched_off(
+    setting: Callable[[str, str], None], new_stream: Callable[..., Stream]
+) -> None:
+    setting("spark.streaming.unpersist", "false")
+    stream = new_stream()
+    kept: list[Any] = []
+    stream.ssc.queueStream([[1], [2], [3]]).map(str).cache().foreachRDD(kept.append)
+    stream.start_and_run(3)
+    assert all(rdd.is_cached for rdd in kept)
+    for rdd in kept:
+        rdd.unpersist()
+
+
+def test_an_rdd_the_user_cached_stays_cached(sc: SparkContext, stream: Stream) -> None:
+    mine = sc.parallelize([1, 2]).cache()
+    table = sc.parallelize([("a", 1)]).cache()
+    numbers = stream.ssc.queueStream([mine]).cache()
+    results = collected(numbers)
+    collected(numbers.transform(lambda rdd: table))
+    stream.start_and_run(5)
+    assert results[0] == [1, 2]
+    assert mine.is_cached
+    assert table.is_cached
+    mine.unpersist()
+    table.unpersist()
+
+
+def test_windows_keep_what_they_need_and_no_more(stream: Stream) -> None:
+    numbers = stream.ssc.queueStream([[("k", n)] for n in range(20)])
+    mapped = numbers.map(lambda pair: pair)
+    collected(mapped.window(5))
+    collected(mapped.reduceByKeyAndWindow(add, lambda a, b: a - b, 3))
+    stream.start_and_run(20)
+    assert len(mapped._node.generated) <= 7
+    assert len(numbers._node.generated) <= 7
+
+
+def test_a_failing_transform_is_reported_with_its_batch_and_the_next_batch_runs(
+    stream: Stream, listener: Everything
+) -> None:
+    def sometimes(rdd: Any) -> Any:
+        if rdd.first() == 2:
+            raise KeyError("no such table")
+        return rdd
+
+    results = collected(stream.ssc.queueStream([[1], [2], [3]]).transform(sometimes))
+    stream.ssc.start()
+    with pytest.raises(BatchError, match="could not be made") as error:
+        stream.driver.run(3)
+    assert error.value.batch_time_ms == 2000
+    assert "KeyError: 'no such table'" in str(error.value)
+    assert results == [[1], [3]]
+
+
+def test_a_diamond_of_many_levels_costs_no_more_than_its_nodes(stream: Stream) -> None:
+    numbers = stream.ssc.queueStream([[1]])
+    doubled = numbers
+    for _ in range(12):
+        doubled = doubled.transformWith(lambda a, b: a, doubled)
+    results = collected(doubled)
+    stream.start_and_run(2)
+    assert results == [[1], []]
+
+
+def test_a_thousand_idle_batches_leave_nothing_behind(stream: Stream) -> None:
+    stream.ssc.queueStream([]).map(str).foreachRDD(lambda rdd: None)
+    stream.start_and_run(1000)
+    scheduler = stream.ssc._scheduler
+    assert scheduler is not None
+    assert scheduler._job_sets == {}
+    assert len(scheduler.generator._uncommitted) <= 1
+    assert all(len(node.generated) <= 1 for node in stream.ssc._graph._nodes)

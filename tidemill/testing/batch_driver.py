@@ -1,0 +1,40 @@
+"""Running a stream batch by batch, without waiting for any real time to pass."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tidemill.common.clock import ManualClock
+from tidemill.errors import IllegalStateError, StopTimeoutError
+from tidemill.streaming import DStream, StreamingContext
+
+
+class BatchDriver:
+    """Moves the clock of a started context and returns when the batches it caused are over."""
+
+    def __init__(self, ssc: StreamingContext, clock: ManualClock) -> None:
+        self._ssc = ssc
+        self._clock = clock
+
+    def run(self, batches: int = 1, timeout_s: float = 60.0) -> None:
+        """Let ``batches`` batch intervals pass at once and wait until all listeners know the outcome.
+
+        A batch that failed raises here, as it would in ``awaitTermination``.
+        """
+        scheduler = self._ssc._scheduler
+        if scheduler is None:
+            raise IllegalStateError("start the context before you run its batches")
+        batch_ms = self._ssc._graph.batch_ms
+        self._clock.advance(batches * batch_ms)
+        last_ms = self._clock.now_ms() // batch_ms * batch_ms
+        if not scheduler.wait_until_processed(last_ms, timeout_s):
+            self._ssc.awaitTermination(0)
+            raise StopTimeoutError(f"the batches up to {last_ms} ms did not end in {timeout_s} s")
+        self._ssc.awaitTermination(0)
+
+
+def collected(stream: DStream[Any]) -> list[list[Any]]:
+    """An output operation that appends the records of each batch to the list it returns."""
+    batches: list[list[Any]] = []
+    stream.foreachRDD(lambda rdd: batches.append(rdd.collect()))
+    return batches
