@@ -61,6 +61,7 @@ def test_an_error_of_spark_itself(stream: Stream, sc: SparkContext) -> None:
     assert "Input path does not exist: file:/no/such/file" in str(error).splitlines()[0]
     assert "\tat org.apache" not in str(error)
     assert own_frames(str(error)) == [("test_errors.py", "<lambda>")]
+    assert "failed in Spark, in output operation 0" in str(error)
 
 
 def test_an_error_in_a_function_that_cannot_be_sent_to_the_executors(stream: Stream) -> None:

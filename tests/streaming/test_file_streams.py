@@ -113,10 +113,13 @@ def test_files_that_vanish_or_cannot_be_read_are_reported_and_not_fatal(
     incoming: Path, stream: Stream, put: Callable[..., Path], caplog: pytest.LogCaptureFixture
 ) -> None:
     results: list[list[str]] = []
-    vanishing = incoming / "vanishing"
+    vanishing, unreadable = incoming / "vanishing", incoming / "unreadable"
 
     def vanish_then_collect(rdd: Any) -> None:
         vanishing.unlink(missing_ok=True)
+        if unreadable.is_file():
+            unreadable.unlink()
+            unreadable.mkdir()  # permissions would not keep root from reading a file
         results.append(sorted(rdd.collect()))
 
     listener = Inputs()
@@ -124,14 +127,13 @@ def test_files_that_vanish_or_cannot_be_read_are_reported_and_not_fatal(
     stream.ssc.textFileStream(str(incoming)).foreachRDD(vanish_then_collect)
     put("vanishing", "gone\n")
     put("good", "good\n")
-    # Reading a process's own memory from the start fails with an I/O error, even for root.
-    (incoming / "unreadable").symlink_to("/proc/self/mem")
-    os.utime(incoming / "unreadable", ns=(0, 0), follow_symlinks=False)
+    put("unreadable", "never seen\n")
     stream.start_and_run(1)
     put("next", "next\n")
     stream.driver.run(1)
     assert results == [["good"], ["next"]]
     assert f"file {vanishing}: cannot be read (No such file or directory)" in caplog.text
+    assert f"file {unreadable}: cannot be read (Is a directory)" in caplog.text
     assert [info.numRecords() for info in listener.infos] == [1, 1]
 
 

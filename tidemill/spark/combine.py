@@ -7,13 +7,15 @@ whole reduction, and the batch needs one task instead of two stages.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from pyspark import RDD
+from pyspark import RDD, SparkContext
 from pyspark.core.rdd import Partitioner, portable_hash
+from pyspark.resultiterable import ResultIterable
 from pyspark.shuffle import Aggregator, ExternalMerger, get_used_memory
 
 from tidemill.spark.worker import tune_worker
@@ -90,12 +92,15 @@ def _same(value: Any) -> Any:
 
 def combine_by_key(rdd: RDD[Any], combiner: Combiner, num_partitions: int | None) -> RDD[Any]:
     """``rdd.combineByKey``; without a number of partitions, as many as the input is worth."""
-    rdd = ready_for_exchange(rdd)
-    target = reduce_partitions(rdd, num_partitions)
+    partitions = rdd.getNumPartitions()
+    target = reduce_partitions(partitions, num_partitions, rdd.ctx)
     if target == 0:
         return rdd
     memory_mb = rdd._memory_limit()
     local = rdd.mapPartitionsWithIndex(CombineLocally(combiner, memory_mb * 0.9), True)
+    if partitions == 1:
+        # One partition is partitioned by key, trivially: PySpark leaves out an exchange into one.
+        local.partitioner = Partitioner(1, portable_hash)
     exchanged = local.partitionBy(target)
     if exchanged is local:
         return local
@@ -104,20 +109,33 @@ def combine_by_key(rdd: RDD[Any], combiner: Combiner, num_partitions: int | None
     )
 
 
-def reduce_partitions(rdd: RDD[Any], num_partitions: int | None) -> int:
-    """What the user asked for; else none for none, one for one, and the default parallelism for more."""
+def group_by_key(rdd: RDD[Any], num_partitions: int | None) -> RDD[Any]:
+    """``rdd.groupByKey``, without an exchange where everything is in one partition already."""
+    partitions = rdd.getNumPartitions()
+    target = reduce_partitions(partitions, num_partitions, rdd.ctx)
+    if partitions == target == 1:
+        return combine_by_key(rdd, LISTS, 1).mapValues(ResultIterable)
+    return rdd.groupByKey(target) if target else rdd
+
+
+def reduce_partitions(
+    partitions: int, num_partitions: int | None, spark_context: SparkContext
+) -> int:
+    """How many partitions a reduction gives: what the user asked for; else none for none, one for
+    one, and the default parallelism for more."""
     if num_partitions is not None:
         return num_partitions
-    partitions = rdd.getNumPartitions()
-    return partitions if partitions < 2 else rdd.ctx.defaultParallelism
+    return partitions if partitions < 2 else spark_context.defaultParallelism
 
 
-def ready_for_exchange(rdd: RDD[Any]) -> RDD[Any]:
-    """``rdd``, and if it has a single partition, marked as partitioned by key.
+def _list_of(value: Any) -> list[Any]:
+    return [value]
 
-    It trivially is, and PySpark then leaves out an exchange into one partition.
-    """
-    if rdd.partitioner is None and rdd.getNumPartitions() == 1:
-        rdd = rdd.mapPartitions(_same, preservesPartitioning=True)
-        rdd.partitioner = Partitioner(1, portable_hash)
-    return rdd
+
+def _append(values: list[Any], value: Any) -> list[Any]:
+    values.append(value)
+    return values
+
+
+LISTS = Combiner(_list_of, _append, operator.add)
+"""All values of a key."""

@@ -39,9 +39,12 @@ def user_traceback(error: BaseException) -> str:
     return f"{first}\n\nin a Spark job that was started here:\n{''.join(started_here)}"
 
 
-def is_on_executor(error: BaseException) -> bool:
-    """True if the error was raised inside a task, not in a function that ran on the driver."""
-    return _HEADER in (_sparks_message(error) or "")
+def where_it_failed(error: BaseException) -> str:
+    """In the user's code inside a task, in Spark itself, or in a function that ran on the driver."""
+    from_spark = _sparks_message(error)
+    if from_spark is None:
+        return "on the driver"
+    return "on the executors" if _HEADER in from_spark else "in Spark"
 
 
 def _sparks_message(error: BaseException) -> str | None:

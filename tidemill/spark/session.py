@@ -67,7 +67,8 @@ def session(
         settled.setIfMissing(key, value)
     settled.setIfMissing("spark.master", "local[*]")
     _use_this_python(settled)
-    settled.setIfMissing("spark.app.name", "tidemill")
+    if settled.get("spark.app.name") in (None, "pyspark-shell"):  # what PySpark makes of no name
+        settled.setAppName("tidemill")
     return SparkSession.builder.config(conf=settled).getOrCreate()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 import zipfile
 from typing import TYPE_CHECKING
 
@@ -25,12 +24,12 @@ def ship_package(spark_context: SparkContext) -> None:
     if any(path.endswith(archive) for path in spark_context._python_includes or ()):
         return
     root = os.path.dirname(os.path.abspath(tidemill.__file__))
-    with tempfile.TemporaryDirectory() as directory:
-        path = os.path.join(directory, archive)
-        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
-            for folder, _, names in os.walk(root):
-                for name in sorted(names):
-                    if name.endswith(".py"):
-                        full = os.path.join(folder, name)
-                        file.write(full, os.path.join("tidemill", os.path.relpath(full, root)))
-        spark_context.addPyFile(path)
+    # Executors fetch the file from the driver whenever they start: it stays as long as the context.
+    path = os.path.join(spark_context._temp_dir, archive)
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
+        for folder, _, names in os.walk(root):
+            for name in sorted(names):
+                if name.endswith(".py"):
+                    full = os.path.join(folder, name)
+                    file.write(full, os.path.join("tidemill", os.path.relpath(full, root)))
+    spark_context.addPyFile(path)

@@ -24,7 +24,7 @@ from tidemill.progress.events import (
     OutputOperationStarted,
 )
 from tidemill.progress.listener_bus import ListenerBus
-from tidemill.spark.failures import is_on_executor, user_traceback
+from tidemill.spark.failures import user_traceback, where_it_failed
 from tidemill.spark.job_properties import InheritedProperties, cancel_jobs, describe_job
 from tidemill.streaming.job import Job, JobSet
 from tidemill.streaming.job_generator import JobGenerator
@@ -208,9 +208,9 @@ class JobScheduler:
             )
             job.run()
         except Exception as error:
-            where = "on the executors" if is_on_executor(error) else "on the driver"
             return self.report_error(
-                f"The {name} failed {where}, in output operation {job.output_op_id}: {job.site}.",
+                f"The {name} failed {where_it_failed(error)}, in output operation "
+                f"{job.output_op_id}: {job.site}.",
                 error,
                 job.time_ms,
                 job.output_op_id,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.core.rdd import RDD, portable_hash
 
 from tidemill.errors import UnsupportedError
-from tidemill.spark.combine import Combiner, combine_by_key, ready_for_exchange, reduce_partitions
+from tidemill.spark.combine import Combiner, combine_by_key, group_by_key, reduce_partitions
 from tidemill.spark.records import FlatMapValues, MapValues
 
 if TYPE_CHECKING:
@@ -59,13 +59,7 @@ class PairOperations:
 
     def groupByKey(self, numPartitions: int | None = None) -> DStream[Any]:
         """All values of each key in a batch."""
-
-        def group(rdd: RDD[Any]) -> RDD[Any]:
-            rdd = ready_for_exchange(rdd)
-            partitions = reduce_partitions(rdd, numPartitions)
-            return rdd.groupByKey(partitions) if partitions else rdd
-
-        return self._per_rdd(group)
+        return self._per_rdd(lambda rdd: group_by_key(rdd, numPartitions))
 
     def partitionBy(
         self, numPartitions: int, partitionFunc: Callable[[Any], int] = portable_hash
@@ -111,9 +105,8 @@ class PairOperations:
         """``rdd.method(other's rdd)`` of each batch."""
 
         def combine(_: Any, a: RDD[Any], b: RDD[Any]) -> RDD[Any]:
-            partitions = max(
-                reduce_partitions(a, num_partitions), reduce_partitions(b, num_partitions)
-            )
+            widest = max(a.getNumPartitions(), b.getNumPartitions())
+            partitions = reduce_partitions(widest, num_partitions, a.ctx)
             return getattr(a, method)(b, partitions) if partitions else a
 
         return self._join_streams(other, combine)

@@ -10,7 +10,7 @@ from pyspark.resultiterable import ResultIterable
 
 from tidemill.common.times import duration_ms
 from tidemill.errors import GraphError
-from tidemill.spark.combine import Combiner
+from tidemill.spark.combine import LISTS, Combiner
 from tidemill.spark.records import CountRecords
 from tidemill.streaming.nodes import WindowedNode
 from tidemill.streaming.reduced_window import BlockNode, ReducedWindowNode
@@ -93,7 +93,7 @@ class WindowOperations:
     ) -> DStream[Any]:
         """All values of each key in the window, oldest batch first."""
         grouped = self._reduced_window(
-            Combiner(lambda value: [value], _append, add),
+            LISTS,
             lambda values, leaving: values[len(leaving) :],
             windowDuration,
             slideDuration,
@@ -158,8 +158,3 @@ class WindowOperations:
                     f"{value_ms} ms is not a multiple of {parent_ms} ms"
                 )
         return window_ms, slide_ms
-
-
-def _append(values: list[Any], value: Any) -> list[Any]:
-    values.append(value)
-    return values

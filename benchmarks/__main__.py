@@ -1,0 +1,28 @@
+"""Runs the benchmarks and says for each whether its target is met."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+
+from benchmarks import capacity, idle_batches, small_batch
+
+ALL = {
+    "small_batch": small_batch.main,
+    "capacity": capacity.main,
+    "idle_batches": idle_batches.main,
+}
+
+
+def main(names: list[str]) -> int:
+    unknown = sorted(set(names) - set(ALL))
+    if unknown:
+        print(f"no such benchmark: {', '.join(unknown)}; there are {', '.join(ALL)}")
+        return 2
+    warnings.simplefilter("ignore", FutureWarning)  # pyspark.streaming says that it is deprecated
+    met = [ALL[name]() for name in names or ALL]
+    return 0 if all(met) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+from operator import add
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyspark import SparkContext
+
+from tidemill.spark import combine, records
+from tidemill.spark.combine import CombineLocally, Combiner, combine_by_key, group_by_key
+from tidemill.spark.records import CountValues, FilterRecords, FlatMapRecords, MapRecords
+
+some_pairs = st.lists(
+    st.tuples(st.sampled_from(["a", "b", None, ("t", 1), 1.5]), st.integers(-9, 9))
+)
+LISTS = Combiner(lambda value: [value], lambda values, value: [*values, value], add)
+
+
+@settings(max_examples=15)
+@given(some_pairs, st.integers(1, 3), st.sampled_from([None, 1, 2, 3]))
+def test_combining_equals_pysparks(
+    sc: SparkContext, pairs: list[tuple[Any, int]], partitions: int, wanted: int | None
+) -> None:
+    rdd = sc.parallelize(pairs, partitions)
+    expected = dict(
+        rdd.combineByKey(LISTS.create, LISTS.merge_value, LISTS.merge_combiners).collect()
+    )
+    ours = combine_by_key(rdd, LISTS, wanted)
+    assert {key: sorted(values) for key, values in ours.collect()} == {
+        key: sorted(values) for key, values in expected.items()
+    }
+    if wanted is not None:
+        assert ours.getNumPartitions() == wanted
+    assert combine_by_key(rdd, Combiner.reducing(add), wanted).count() == len(expected)
+
+
+def test_one_partition_needs_no_exchange(sc: SparkContext) -> None:
+    pairs = sc.parallelize([("a", 1), ("a", 2)], 1).map(lambda pair: pair)
+    assert b"Shuffled" not in combine_by_key(pairs, Combiner.reducing(add), None).toDebugString()
+    assert b"Shuffled" not in combine_by_key(pairs, Combiner.reducing(add), 1).toDebugString()
+    assert b"Shuffled" not in group_by_key(pairs, None).toDebugString()
+    assert b"Shuffled" in combine_by_key(pairs, Combiner.reducing(add), 2).toDebugString()
+
+
+def test_what_is_partitioned_by_key_already_is_not_exchanged_again(sc: SparkContext) -> None:
+    pairs = sc.parallelize([("a", 1), ("b", 2)], 3).partitionBy(2)
+    combined = combine_by_key(pairs, Combiner.reducing(add), 2)
+    assert combined.toDebugString().count(b"Shuffled") == pairs.toDebugString().count(b"Shuffled")
+    assert sorted(combined.collect()) == [("a", 1), ("b", 2)]
+
+
+def test_nothing_stays_nothing(sc: SparkContext) -> None:
+    assert combine_by_key(sc.emptyRDD(), Combiner.reducing(add), None).getNumPartitions() == 0
+
+
+def test_a_worker_short_of_memory_spills_and_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CombineLocally, "CHECK_EVERY", 100)
+    monkeypatch.setattr(combine, "get_used_memory", lambda: 10_000)
+    pairs = [(n % 700, n) for n in range(5000)]
+    combined = dict(CombineLocally(LISTS, memory_mb=1)(0, pairs))
+    assert {key: sorted(values) for key, values in combined.items()} == {
+        key: list(range(key, 5000, 700)) for key in range(700)
+    }
+
+
+def test_counting_values_short_of_memory_loses_no_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CountValues, "CHECK_EVERY", 10)
+    monkeypatch.setattr(records, "get_used_memory", lambda: 10_000)
+    counted = list(CountValues(memory_mb=1)(0, [n % 3 for n in range(100)]))
+    totals: dict[int, int] = {}
+    for value, count in counted:
+        totals[value] = totals.get(value, 0) + count
+    assert totals == {0: 34, 1: 33, 2: 33}
+    assert len(counted) > 3
+
+
+def test_a_key_error_of_the_users_function_is_not_taken_for_a_new_key() -> None:
+    def fail(a: int, b: int) -> int:
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        list(CombineLocally(Combiner.reducing(fail), 1e9)(0, [("a", 1), ("a", 2)]))
+
+
+@pytest.mark.parametrize("step", [MapRecords, FilterRecords, FlatMapRecords])
+def test_stop_iteration_of_the_users_function_is_an_error(step: Any) -> None:
+    def stop(_: Any) -> Any:
+        raise StopIteration
+
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        list(step(stop)(0, [1, 2]))

@@ -1,0 +1,51 @@
+"""A cluster whose executors do not have Tidemill installed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+PROGRAM = """
+import sys
+sys.path.insert(0, {root!r})
+import tidemill
+from tidemill.streaming import StreamingContext
+from tidemill.testing import BatchDriver, ManualClock, collected
+
+spark = tidemill.session("ship", master="local-cluster[1,1,1024]", config={{
+    "spark.ui.enabled": False, "spark.executor.memory": "512m"}}, quiet=True)
+clock = ManualClock()
+ssc = StreamingContext(spark.sparkContext, 1, clock=clock)
+counts = collected(ssc.queueStream([["a b a"], ["b"]]).flatMap(str.split).countByValue())
+ssc.start()
+BatchDriver(ssc, clock).run(2, timeout_s=100)
+print([sorted(batch) for batch in counts])
+home = spark.sparkContext.parallelize([0], 1).map(lambda _: __import__("tidemill").__file__).first()
+print("shipped" if ".zip" in home else home)
+ssc.stop()
+"""
+
+
+def test_the_package_travels_with_the_stream(tmp_path: Path) -> None:
+    import pyspark
+
+    import tidemill
+
+    root = str(Path(tidemill.__file__).parents[1])
+    environment = {**os.environ, "SPARK_HOME": os.path.dirname(pyspark.__file__)}
+    environment.pop("PYTHONPATH", None)
+    environment["PYSPARK_PYTHON"] = sys.executable
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM.format(root=root)],
+        env=environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
+    assert done.stdout.splitlines() == ["[[('a', 2), ('b', 1)], [('b', 1)]]", "shipped"], (
+        done.stderr
+    )
