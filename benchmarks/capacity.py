@@ -1,7 +1,7 @@
 """Word-count capacity in lines per second, 10 words a line, from large files and large lists.
 
-Words follow Zipf's law, as in natural text. A batch is two files, or one list, of a few hundred
-thousand lines; the engines take turns and see the same data.
+Words follow Zipf's law, as in natural text. A batch is two files, or one list, of a
+million lines in all; the engines take turns and see the same data.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 from benchmarks.peers import ENGINES, PYSPARK, TIDEMILL, Times, context, spark_for_one_run, verdict
 
-LINES, BATCHES, ROUNDS, VOCABULARY, INTERVAL_S = 400_000, 3, 2, 5_000, 1.0
+LINES, BATCHES, ROUNDS, VOCABULARY, INTERVAL_S = 1_000_000, 2, 2, 5_000, 1.0
 
 
 def make_lines() -> list[str]:

@@ -8,17 +8,19 @@ whole reduction, and the batch needs one task instead of two stages.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 from pyspark import RDD, SparkContext
 from pyspark.core.rdd import Partitioner, portable_hash
 from pyspark.resultiterable import ResultIterable
-from pyspark.shuffle import Aggregator, ExternalMerger, get_used_memory
+from pyspark.shuffle import Aggregator, ExternalMerger
 
-from tidemill.spark.worker import tune_worker
+from tidemill.spark.fused_loop import compiled_loop
+from tidemill.spark.records import RecordStep, steps_of
+from tidemill.spark.worker import tune_worker, used_memory_mb
 
 Pairs = Iterable[tuple[Any, Any]]
 
@@ -41,48 +43,50 @@ class Combiner:
 
 
 class CombineLocally:
-    """``mapPartitionsWithIndex`` function: combines the pairs of one partition.
+    """``mapPartitionsWithIndex`` function: combines by key what some steps make of a partition.
 
     When the worker has used up ``memory_mb``, PySpark's merger takes over, which spills to disk.
     """
 
-    CHECK_EVERY = 20_000
+    # Between two looks at the memory the loop does nothing but its work. Records, not pairs: a
+    # flatMap before the combine step may make many pairs of a record.
+    CHECK_EVERY = 5_000
 
-    def __init__(self, combiner: Combiner, memory_mb: float) -> None:
+    def __init__(
+        self, combiner: Combiner, memory_mb: float, steps: Sequence[RecordStep] = ()
+    ) -> None:
         self._combiner = combiner
         self._memory_mb = memory_mb
+        self._steps = tuple(steps)
 
-    def __call__(self, _: int, pairs: Pairs) -> Pairs:
+    def __call__(self, _: int, records: Iterable[Any]) -> Pairs:
         tune_worker()
-        pairs = iter(pairs)
+        loop = compiled_loop(tuple(step.kind for step in self._steps))
+        functions = [step.func for step in self._steps]
+        create, merge = self._combiner.create, self._combiner.merge_value
+        records = iter(records)
         combined: dict[Any, Any] = {}
-        while self._combine(islice(pairs, self.CHECK_EVERY), combined) == self.CHECK_EVERY:
-            if get_used_memory() > self._memory_mb:
-                return self._combine_on_disk(combined, pairs)
+        try:
+            for first in records:
+                some = chain((first,), islice(records, self.CHECK_EVERY))
+                loop(some, combined, create, merge, *functions)
+                if used_memory_mb() > self._memory_mb:
+                    return self._combine_on_disk(combined, records)
+        except StopIteration as error:
+            # Let through, it would look like the end of the data to whoever iterates over this.
+            raise RuntimeError("a function of the stream raised StopIteration") from error
         return combined.items()
 
-    def _combine(self, pairs: Pairs, combined: dict[Any, Any]) -> int:
-        """Combine ``pairs`` into ``combined`` and say how many there were."""
-        create, merge = self._combiner.create, self._combiner.merge_value
-        count = 0
-        for key, value in pairs:
-            count += 1
-            try:
-                old = combined[key]
-            except KeyError:
-                combined[key] = value if create is None else create(value)
-            else:
-                combined[key] = merge(old, value)
-        return count
-
-    def _combine_on_disk(self, combined: dict[Any, Any], rest: Pairs) -> Pairs:
+    def _combine_on_disk(self, combined: dict[Any, Any], records: Iterable[Any]) -> Pairs:
+        for step in self._steps:
+            records = step.apply(step.func, records)
         create = self._combiner.create or _same
         merger: ExternalMerger[Any, Any, Any] = ExternalMerger(
             Aggregator(create, self._combiner.merge_value, self._combiner.merge_combiners),
             self._memory_mb,
         )
         merger.data = combined
-        merger.mergeValues(rest)
+        merger.mergeValues(records)
         return merger.items()
 
 
@@ -97,7 +101,10 @@ def combine_by_key(rdd: RDD[Any], combiner: Combiner, num_partitions: int | None
     if target == 0:
         return rdd
     memory_mb = rdd._memory_limit()
-    local = rdd.mapPartitionsWithIndex(CombineLocally(combiner, memory_mb * 0.9), True)
+    beginning, steps = steps_of(rdd)
+    combine = CombineLocally(combiner, memory_mb * 0.9, steps)
+    # Whoever has partitioned by key keeps that, unless a step on the way has changed the keys.
+    local = beginning.mapPartitionsWithIndex(combine, rdd.partitioner is not None)
     if partitions == 1:
         # One partition is partitioned by key, trivially: PySpark leaves out an exchange into one.
         local.partitioner = Partitioner(1, portable_hash)

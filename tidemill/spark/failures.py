@@ -11,6 +11,8 @@ import pyspark
 from py4j.protocol import Py4JJavaError
 from pyspark.errors.exceptions.captured import CapturedException
 
+from tidemill.spark.fused_loop import FILE_NAME
+
 _PYSPARK = os.path.dirname(os.path.abspath(pyspark.__file__))
 _TIDEMILL = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _HEADER = "Traceback (most recent call last):"
@@ -92,4 +94,6 @@ def _own_frames(chunks: Iterable[str]) -> list[str]:
 
 def _is_plumbing(file: str) -> bool:
     # The second test is for executors, whose installation may lie elsewhere than the driver's.
-    return file.startswith((_PYSPARK, _TIDEMILL, "<frozen")) or bool(_INSTALLED.search(file))
+    return file.startswith((_PYSPARK, _TIDEMILL, FILE_NAME, "<frozen")) or bool(
+        _INSTALLED.search(file)
+    )

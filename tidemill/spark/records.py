@@ -7,64 +7,93 @@ turns it into an error.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
-from typing import Any
+from typing import Any, ClassVar
 
-from pyspark.shuffle import get_used_memory
+from pyspark import RDD
 
-from tidemill.spark.worker import tune_worker
+from tidemill.spark.worker import tune_worker, used_memory_mb
 
 
-class MapRecords:
+class RecordStep(ABC):
+    """``mapPartitionsWithIndex`` function that knows which function it applies to each record.
+
+    ``kind`` names it in :mod:`tidemill.spark.fused_loop`, where a chain of steps becomes one loop.
+    """
+
+    kind: ClassVar[str]
+
     def __init__(self, func: Callable[[Any], Any]) -> None:
-        self._func = func
+        self.func = func
 
     def __call__(self, _: int, records: Iterable[Any]) -> Iterator[Any]:
         tune_worker()
-        func = self._func
+        return self.apply(self.func, records)
+
+    @staticmethod
+    @abstractmethod
+    def apply(func: Callable[[Any], Any], records: Iterable[Any]) -> Iterator[Any]: ...
+
+
+class MapRecords(RecordStep):
+    kind = "map"
+
+    @staticmethod
+    def apply(func: Callable[[Any], Any], records: Iterable[Any]) -> Iterator[Any]:
         return (func(record) for record in records)
 
 
-class FlatMapRecords:
-    def __init__(self, func: Callable[[Any], Iterable[Any]]) -> None:
-        self._func = func
+class FlatMapRecords(RecordStep):
+    kind = "flatMap"
 
-    def __call__(self, _: int, records: Iterable[Any]) -> Iterator[Any]:
-        tune_worker()
-        func = self._func
+    @staticmethod
+    def apply(func: Callable[[Any], Any], records: Iterable[Any]) -> Iterator[Any]:
         return (item for record in records for item in func(record))
 
 
-class FilterRecords:
-    def __init__(self, func: Callable[[Any], Any]) -> None:
-        self._func = func
+class FilterRecords(RecordStep):
+    kind = "filter"
 
-    def __call__(self, _: int, records: Iterable[Any]) -> Iterator[Any]:
-        tune_worker()
-        func = self._func
+    @staticmethod
+    def apply(func: Callable[[Any], Any], records: Iterable[Any]) -> Iterator[Any]:
         return (record for record in records if func(record))
 
 
-class MapValues:
-    def __init__(self, func: Callable[[Any], Any]) -> None:
-        self._func = func
+class MapValues(RecordStep):
+    kind = "mapValues"
 
-    def __call__(self, _: int, pairs: Iterable[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
-        tune_worker()
-        func = self._func
-        return ((pair[0], func(pair[1])) for pair in pairs)
+    @staticmethod
+    def apply(func: Callable[[Any], Any], records: Iterable[Any]) -> Iterator[Any]:
+        return ((pair[0], func(pair[1])) for pair in records)
 
 
-class FlatMapValues:
-    def __init__(self, func: Callable[[Any], Iterable[Any]]) -> None:
-        self._func = func
+class FlatMapValues(RecordStep):
+    kind = "flatMapValues"
 
-    def __call__(self, _: int, pairs: Iterable[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
-        tune_worker()
-        func = self._func
-        return ((pair[0], item) for pair in pairs for item in func(pair[1]))
+    @staticmethod
+    def apply(func: Callable[[Any], Any], records: Iterable[Any]) -> Iterator[Any]:
+        return ((pair[0], item) for pair in records for item in func(pair[1]))
+
+
+def apply_step(rdd: RDD[Any], step: RecordStep, preserves_partitioning: bool) -> RDD[Any]:
+    """``rdd`` with the step applied; :func:`steps_of` finds it again."""
+    stepped = rdd.mapPartitionsWithIndex(step, preserves_partitioning)
+    stepped._tidemill_step = step  # type: ignore[attr-defined]
+    return stepped
+
+
+def steps_of(rdd: RDD[Any]) -> tuple[RDD[Any], list[RecordStep]]:
+    """The RDD that a chain of steps begins with, and the steps. A cached RDD is a beginning."""
+    steps: list[RecordStep] = []
+    while True:
+        step = getattr(rdd, "_tidemill_step", None)
+        if step is None or rdd.is_cached or rdd.is_checkpointed:
+            return rdd, steps[::-1]
+        steps.append(step)
+        rdd = rdd.prev  # type: ignore[attr-defined]
 
 
 class MapPartition:
@@ -103,7 +132,7 @@ class CountValues:
         counts: Counter[Any] = Counter()
         while chunk := list(islice(values, self.CHECK_EVERY)):
             counts.update(chunk)
-            if len(chunk) == self.CHECK_EVERY and get_used_memory() > self._memory_mb:
+            if len(chunk) == self.CHECK_EVERY and used_memory_mb() > self._memory_mb:
                 yield from counts.items()
                 counts.clear()
         yield from counts.items()

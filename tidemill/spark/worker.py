@@ -1,9 +1,13 @@
-"""What a Python worker process does once, before its first task of ours."""
+"""What Tidemill's tasks need of the Python worker process they run in."""
 
 from __future__ import annotations
 
 import gc
+import os
 
+from pyspark.shuffle import get_used_memory
+
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _tuned = False
 
 
@@ -18,3 +22,12 @@ def tune_worker() -> None:
         _tuned = True
         gc.collect()
         gc.freeze()
+
+
+def used_memory_mb() -> float:
+    """The resident memory of this process. PySpark's own way to ask takes ten times as long."""
+    try:
+        with open("/proc/self/statm", "rb") as statm:
+            return int(statm.read().split()[1]) * _PAGE_BYTES / (1 << 20)
+    except OSError:  # not Linux
+        return get_used_memory()

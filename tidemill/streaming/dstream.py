@@ -20,6 +20,8 @@ from tidemill.spark.records import (
     FlatMapRecords,
     MapPartition,
     MapRecords,
+    RecordStep,
+    apply_step,
 )
 from tidemill.streaming.node import DStreamNode
 from tidemill.streaming.nodes import OutputNode, TransformedNode
@@ -76,17 +78,17 @@ class DStream(PairOperations, WindowOperations, Generic[T_co]):
         self: DStream[T], f: Callable[[T], U], preservesPartitioning: bool = False
     ) -> DStream[U]:
         """``f`` of each record."""
-        return self._per_partition(MapRecords(f), preservesPartitioning)
+        return self._per_record(MapRecords(f), preservesPartitioning)
 
     def flatMap(
         self: DStream[T], f: Callable[[T], Iterable[U]], preservesPartitioning: bool = False
     ) -> DStream[U]:
         """All items of ``f`` of each record."""
-        return self._per_partition(FlatMapRecords(f), preservesPartitioning)
+        return self._per_record(FlatMapRecords(f), preservesPartitioning)
 
     def filter(self: DStream[T], f: Callable[[T], bool]) -> DStream[T]:
         """The records for which ``f`` is true."""
-        return self._per_partition(FilterRecords(f), True)
+        return self._per_record(FilterRecords(f), True)
 
     # -- partition by partition ----------------------------------------------------------------
 
@@ -224,6 +226,9 @@ class DStream(PairOperations, WindowOperations, Generic[T_co]):
         self.foreachRDD(save)
 
     # -- how operations are made ---------------------------------------------------------------
+
+    def _per_record(self, step: RecordStep, preserves: bool) -> DStream[Any]:
+        return self._per_rdd(lambda rdd: apply_step(rdd, step, preserves))
 
     def _per_partition(
         self, func: Callable[[int, Iterable[Any]], Iterable[Any]], preserves: bool = False

@@ -9,7 +9,7 @@ from pyspark.core.rdd import RDD, portable_hash
 
 from tidemill.errors import UnsupportedError
 from tidemill.spark.combine import Combiner, combine_by_key, group_by_key, reduce_partitions
-from tidemill.spark.records import FlatMapValues, MapValues
+from tidemill.spark.records import FlatMapValues, MapValues, RecordStep
 
 if TYPE_CHECKING:
     from tidemill.streaming.dstream import DStream
@@ -24,7 +24,7 @@ class PairOperations:
 
     if TYPE_CHECKING:
 
-        def _per_partition(self, func: Any, preserves: bool = False) -> DStream[Any]: ...
+        def _per_record(self, step: RecordStep, preserves: bool) -> DStream[Any]: ...
 
         def _per_rdd(self, func: Callable[[RDD[Any]], RDD[Any]]) -> DStream[Any]: ...
 
@@ -32,11 +32,11 @@ class PairOperations:
 
     def mapValues(self, f: Callable[[Any], Any]) -> DStream[Any]:
         """``f`` of each value; keys and partitioning stay."""
-        return self._per_partition(MapValues(f), True)
+        return self._per_record(MapValues(f), True)
 
     def flatMapValues(self, f: Callable[[Any], Iterable[Any]]) -> DStream[Any]:
         """A pair for each item of ``f`` of each value; keys and partitioning stay."""
-        return self._per_partition(FlatMapValues(f), True)
+        return self._per_record(FlatMapValues(f), True)
 
     def reduceByKey(
         self, func: Callable[[Any, Any], Any], numPartitions: int | None = None

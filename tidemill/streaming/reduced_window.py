@@ -44,16 +44,23 @@ class BlockNode(DStreamNode):
         # as there are cores from the first large one on.
         self.num_partitions = num_partitions or 1
         self.storage_level = StorageLevel.MEMORY_AND_DISK
+        # Times of batches that had nothing in them: a long window asks for each many times.
+        self._empty: set[int] = set()
 
     def compute(self, time_ms: int) -> RDD[Any] | None:
         (parent,) = self.dependencies
-        rdd = parent.get_or_compute(time_ms)
+        rdd = None if time_ms in self._empty else parent.get_or_compute(time_ms)
         if rdd is None or rdd.getNumPartitions() == 0:
+            self._empty.add(time_ms)
             return None
         if self._asked_for is None and rdd.getNumPartitions() > 1:
             self.num_partitions = self.graph.spark_context.defaultParallelism
         combined = combine_by_key(rdd, self._combiner, self.num_partitions)
         return combined.mapPartitionsWithIndex(_ToBlock(time_ms), preservesPartitioning=True)
+
+    def clear_metadata(self, time_ms: int) -> None:
+        super().clear_metadata(time_ms)
+        self._empty = {at_ms for at_ms in self._empty if at_ms > time_ms - self.remember_ms}
 
 
 class ReducedWindowNode(DStreamNode):
