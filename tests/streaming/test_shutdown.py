@@ -1,0 +1,116 @@
+"""A program that is told to end: real processes, real signals."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PROGRAM = """
+import sys, time
+import tidemill
+from tidemill.streaming import StreamingContext
+
+graceful = sys.argv[1] == "graceful"
+spark = tidemill.session("shutdown", master="local[1]", config={
+    "spark.ui.enabled": False, "spark.streaming.stopGracefullyOnShutdown": graceful,
+    "spark.streaming.gracefulStopTimeout": "100s"}, quiet=True)
+ssc = StreamingContext(spark.sparkContext, 0.2)
+
+def slow(rdd):
+    print("begun", flush=True)
+    print("finished", rdd.map(lambda x: [__import__("time").sleep(3), x][1]).collect(), flush=True)
+
+ssc.queueStream([[n] for n in range(3)]).foreachRDD(slow)
+ssc.start()
+ssc.awaitTermination()
+"""
+
+
+@pytest.fixture
+def program(request: pytest.FixtureRequest) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        [sys.executable, "-u", "-c", PROGRAM, request.param],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    yield process
+    process.kill()
+    process.wait(10)
+
+
+def out(process: subprocess.Popen[str]) -> IO[str]:
+    assert process.stdout is not None
+    return process.stdout
+
+
+@pytest.mark.parametrize("program", ["graceful"], indirect=True)
+def test_sigterm_with_grace_finishes_the_running_batch(program: subprocess.Popen[str]) -> None:
+    assert out(program).readline() == "begun\n"
+    program.send_signal(signal.SIGTERM)
+    rest, errors = program.communicate(timeout=60)
+    assert rest.startswith("finished [0]\n")
+    assert program.returncode == 128 + signal.SIGTERM
+    assert "Traceback" not in errors
+
+
+@pytest.mark.parametrize("program", ["at once"], indirect=True)
+def test_sigterm_without_grace_stops_at_once(program: subprocess.Popen[str]) -> None:
+    assert out(program).readline() == "begun\n"
+    program.send_signal(signal.SIGTERM)
+    rest, errors = program.communicate(timeout=60)
+    assert rest == ""
+    assert program.returncode == 128 + signal.SIGTERM
+    assert "Traceback" not in errors
+
+
+def test_the_demo_ends_by_itself_with_one_line_a_batch() -> None:
+    done = subprocess.run(
+        [sys.executable, "examples/hot_words.py", "--seconds", "6"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0
+    assert done.stderr == ""
+    head, *lines = done.stdout.splitlines()
+    assert "hottest first" in head
+    assert len(lines) >= 3
+    for line in lines:
+        time, *words = line.split()
+        assert len(time) == len("12:00:00")
+        counts = [int(count) for count in words[1::2]]
+        assert len(counts) == 5
+        assert counts == sorted(counts, reverse=True)
+
+
+def test_ctrl_c_stops_the_demo_gracefully() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-u", "examples/hot_words.py"],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        out(process).readline()
+        out(process).readline()
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does: the JVM gets it too
+        rest, errors = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 0
+    assert "Stopping after the batch that is being counted." in rest
+    assert errors == ""

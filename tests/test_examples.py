@@ -1,0 +1,39 @@
+"""Every example runs from a command line and prints what it says."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("transform_blacklist", ["2 ann", "3 ann", "5 kim"]),
+        ("top3_hot_product", ["|   books|  atlas|     2|", "|   books|  comic|     2|"]),
+        ("persist_word_count", ["to 3", "be 2"]),
+    ],
+)
+def test_example(name: str, expected: list[str]) -> None:
+    done = subprocess.run(
+        [sys.executable, f"examples/{name}.py"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    lines = done.stdout.splitlines()
+    assert [line for line in expected if line not in lines] == []
+
+
+def test_every_example_is_run_by_a_test() -> None:
+    tests = "".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
+    assert [p.stem for p in (ROOT / "examples").glob("*.py") if p.stem not in tests] == []

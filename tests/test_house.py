@@ -1,0 +1,111 @@
+"""The rules of the house, checked on the source itself."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "tidemill"
+MODULES = sorted(PACKAGE.rglob("*.py"))
+
+
+def imports_of(path: Path) -> set[str]:
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names.add(node.module)
+    return names
+
+
+def folder_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0] if path.parent != PACKAGE else ""
+
+
+# Which folders a folder may use. Types that only a checker sees count as well.
+MAY_USE = {
+    "common": {"common"},
+    "progress": {"common", "progress"},
+    "batches": {"common", "batches"},
+    "spark": {"common", "spark"},
+    "sources": {"common", "batches", "spark", "sources"},
+    "streaming": {"common", "progress", "batches", "spark", "sources", "streaming"},
+    "testing": {"common", "streaming", "testing"},
+    "cli": {"common", "cli"},
+}
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_dependencies_point_one_way(path: Path) -> None:
+    folder = folder_of(path)
+    if not folder:
+        return
+    used = {
+        name.split(".")[1]
+        for name in imports_of(path)
+        if name.startswith("tidemill.") and name != "tidemill.errors"
+    }
+    assert used <= MAY_USE[folder]
+
+
+def test_the_jvm_is_touched_in_one_folder_only() -> None:
+    internals = re.compile(r"\b_jvm\b|\b_jsparkSession\b|\b_jdf\b|\b_gateway\b|\b_jrdd\b")
+    elsewhere = [
+        str(path.relative_to(ROOT))
+        for path in MODULES
+        if folder_of(path) != "spark" and internals.search(path.read_text())
+    ]
+    assert elsewhere == []
+
+
+def test_only_the_clock_reads_the_clock() -> None:
+    reading = re.compile(r"\btime\.(time|time_ns|monotonic|sleep)\b|datetime\.(now|utcnow)\b")
+    readers = [str(p.relative_to(PACKAGE)) for p in MODULES if reading.search(p.read_text())]
+    assert readers == ["common/clock.py"]
+
+
+def test_no_test_sleeps_to_wait_for_a_batch() -> None:
+    """Sleeping inside a task or a child process, to be slow on purpose, is another thing."""
+    for path in (ROOT / "tests").rglob("test_*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "time.sleep":
+                assert path.name == "test_context.py", path
+                assert ast.unparse(node.args[0]) == "600"
+
+
+def test_modules_stay_small() -> None:
+    long = {
+        str(p.relative_to(ROOT)): n for p in MODULES if (n := len(p.read_text().splitlines())) > 400
+    }
+    assert long == {}
+
+
+def test_the_lock_file_has_exact_versions_and_no_addresses() -> None:
+    lines = [
+        line
+        for line in (ROOT / "requirements.lock").read_text().splitlines()
+        if not line.startswith("#")
+    ]
+    assert all(re.fullmatch(r"[a-z0-9.-]+==[^ ]+( ; .+)?", line) for line in lines)
+    assert "pyspark==4.3.0" in lines
+    for path in (ROOT / "requirements.lock", ROOT / "pyproject.toml", ROOT / "Makefile"):
+        assert "://" not in path.read_text()
+
+
+def test_ci_calls_exactly_make_test() -> None:
+    commands = [
+        line for line in (ROOT / ".ci" / "run").read_text().splitlines() if not line.startswith("#")
+    ]
+    assert commands[-1] == "exec make test"
+
+
+def test_every_setting_is_on_its_page() -> None:
+    from tidemill.common.config import ALL_SETTINGS
+
+    page = (ROOT / "docs" / "settings.md").read_text()
+    assert [setting.key for setting in ALL_SETTINGS if f"`{setting.key}`" not in page] == []
