@@ -124,3 +124,13 @@ def test_committed_ranges_may_go_and_later_ones_stay(subject: Subject) -> None:
     assert source.read(ranges[2]).collect() == subject.portions[2]
     source.stop()
     source.stop()
+
+
+def test_a_plan_that_was_given_up_can_be_made_again(subject: Subject) -> None:
+    source = subject.source
+    source.start(0)
+    start = source.initial_offset()
+    end = source.latest_offset(start, AdmissionLimit(max_files=1), 30_000)
+    again = source.latest_offset(start, AdmissionLimit(max_files=1), 31_000)
+    assert again == end
+    assert source.read(OffsetRange(start, again)).collect() == subject.portions[0]

@@ -85,10 +85,10 @@ def test_bytes_that_are_not_utf8_do_not_stop_the_stream() -> None:
 def test_splits_cover_every_byte_once_and_cut_only_between_records(
     sizes: list[int], tasks: int, align: int
 ) -> None:
-    files = [(f"f{number}", size) for number, size in enumerate(sizes)]
+    files = [(f"f{number}", size, True) for number, size in enumerate(sizes)]
     groups = pack_splits(files, tasks, align)
     splits = [split for group in groups for split in group]
-    for path, size in files:
+    for path, size, _ in files:
         parts = [split for split in splits if split.path == path]
         assert [part.start for part in parts] == [0, *[part.end for part in parts[:-1]]][
             : len(parts)
@@ -141,7 +141,7 @@ def test_binary_records_come_whole_and_a_torn_end_is_reported(
             file.write(data)
             file.flush()
             report: Any = Report()
-            groups = pack_splits([(file.name, len(data))], tasks, length)
+            groups = pack_splits([(file.name, len(data), True)], tasks, length)
             records = [r for group in groups for r in BinaryRecords(length, report)(0, group)]
     finally:
         file_reader.PIECE_BYTES = before

@@ -349,3 +349,22 @@ def test_results_wait_for_the_manual_clock(stream: Stream) -> None:
     assert results == []
     stream.driver.run(1)
     assert results == [[1]]
+
+
+def test_slice_rounds_both_ends_down(stream: Stream) -> None:
+    stream.ssc.remember(10)
+    numbers = stream.ssc.queueStream([[n] for n in range(1, 5)])
+    collected(numbers)
+    stream.start_and_run(4)
+    assert [rdd.collect() for rdd in numbers.slice(1.5, 3.5)] == [[1], [2], [3]]
+
+
+def test_a_graceful_stop_inside_transform_is_refused(stream: Stream) -> None:
+    def stop(rdd: Any) -> Any:
+        stream.ssc.stop(stopSparkContext=False, stopGraceFully=True)
+        return rdd
+
+    collected(stream.ssc.queueStream([[1]]).transform(stop))
+    stream.ssc.start()
+    with pytest.raises(BatchError, match="cannot wait for its own batch"):
+        stream.driver.run(1)

@@ -78,3 +78,40 @@ def test_the_first_error_is_the_one_that_is_raised(stream: Stream) -> None:
     stream.ssc.start()
     with pytest.raises(BatchError, match="'first'"):
         stream.driver.run(2)
+
+
+def test_a_chain_of_errors_ends_with_the_last_one(stream: Stream) -> None:
+    def parse(line: str) -> int:
+        try:
+            return int(line)
+        except ValueError as error:
+            raise RuntimeError("line is malformed\n\nsee the manual") from error
+
+    stream.ssc.queueStream([["oops"]]).map(parse).pprint()
+    text = str(failure_of(stream))
+    assert text.index("ValueError: invalid literal") < text.index("RuntimeError: line is malformed")
+    assert "see the manual" in text
+    assert "pyspark" not in text.split("in a Spark job")[0]
+
+
+def test_a_chain_of_errors_on_the_driver(stream: Stream) -> None:
+    def save(rdd: Any) -> None:
+        try:
+            raise OSError("disk full")
+        except OSError as error:
+            raise RuntimeError("could not save") from error
+
+    stream.ssc.queueStream([[1]]).foreachRDD(save)
+    text = str(failure_of(stream))
+    assert text.index("OSError: disk full") < text.index("RuntimeError: could not save")
+
+
+def test_an_error_of_create_combiner_is_shown_as_itself(stream: Stream) -> None:
+    def create(value: int) -> int:
+        raise ValueError("bad value")
+
+    pairs = stream.ssc.queueStream([[("a", 1)]])
+    pairs.combineByKey(create, lambda a, b: a, lambda a, b: a).pprint()
+    text = str(failure_of(stream))
+    assert "ValueError: bad value" in text
+    assert "KeyError" not in text

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import os
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -240,3 +242,63 @@ def test_a_record_length_that_makes_no_sense_is_refused(
 def test_a_directory_that_is_none_is_refused(stream: Stream, directory: Any) -> None:
     with pytest.raises(GraphError, match="the directory to watch"):
         stream.ssc.textFileStream(directory)
+
+
+def test_compressed_files_with_any_name(
+    incoming: Path, stream: Stream, put: Callable[..., Path]
+) -> None:
+    lines = collected(stream.ssc.textFileStream(str(incoming)))
+    put("my file [1] 100% caf\u00e9.gz", gzip.compress(b"gzip\n"))
+    put("a.bz2", bz2.compress(b"bzip2\n"))
+    put("my file {2} *.deflate", zlib.compress(b"deflate\n"))
+    stream.start_and_run(1)
+    assert sorted(lines[0]) == ["bzip2", "deflate", "gzip"]
+
+
+def test_damaged_compressed_files_are_reported_and_not_fatal(
+    incoming: Path, stream: Stream, put: Callable[..., Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    lines = collected(stream.ssc.textFileStream(str(incoming)))
+    noise = bytes(range(256)) * 4
+    torn = put("torn.gz", gzip.compress(b"x\n" * 100_000)[:-20])
+    garbage = put("garbage.gz", noise)
+    put("good", "good\n")
+    stream.start_and_run(1)
+    assert "good" in lines[0]
+    assert f"file {torn}: cannot be read (Compressed file ended" in caplog.text
+    assert f"file {garbage}: cannot be read (Not a gzipped file" in caplog.text
+
+
+def test_a_file_for_spark_that_vanishes_before_the_batch_is_made(
+    incoming: Path, stream: Stream, put: Callable[..., Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    lines = stream.ssc.textFileStream(str(incoming))
+    results = collected(lines)
+    gone = put("gone.deflate", zlib.compress(b"gone\n"))
+    put("here.deflate", zlib.compress(b"here\n"))
+    source = lines._node.source  # type: ignore[attr-defined]
+    plan = source.latest_offset
+
+    def vanish_after_planning(*args: Any) -> Any:
+        end = plan(*args)
+        gone.unlink(missing_ok=True)
+        return end
+
+    source.latest_offset = vanish_after_planning
+    stream.start_and_run(1)
+    assert results == [["here"]]
+    assert f"file {gone}: cannot be read" in caplog.text
+
+
+def test_a_file_that_vanishes_from_under_a_window_is_reported(
+    incoming: Path, stream: Stream, put: Callable[..., Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Batches of a window are read when its slide comes: by then a file may be gone."""
+    lines = collected(stream.ssc.textFileStream(str(incoming)).window(2, 2))
+    first = put("first", "1\n")
+    stream.start_and_run(1)
+    put("second", "2\n")
+    first.unlink()
+    stream.driver.run(1)
+    assert lines == [["2"]]
+    assert f"file {first}: cannot be read (No such file" in caplog.text

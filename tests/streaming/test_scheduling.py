@@ -278,3 +278,59 @@ def test_a_thousand_idle_batches_leave_nothing_behind(stream: Stream) -> None:
     assert scheduler._job_sets == {}
     assert len(scheduler.generator._uncommitted) <= 1
     assert all(len(node.generated) <= 1 for node in stream.ssc._graph._nodes)
+
+
+def test_batches_that_end_out_of_order_are_all_told_and_forgotten(
+    setting: Callable[[str, str], None], stream: Stream, listener: Everything
+) -> None:
+    setting("spark.streaming.concurrentJobs", "2")
+    second_is_over = threading.Event()
+    results: list[list[int]] = []
+
+    def run(rdd: Any) -> None:
+        records = rdd.collect()
+        if records == [1]:
+            assert second_is_over.wait(30)
+        results.append(records)
+        if records == [2]:
+            second_is_over.set()
+
+    stream.ssc.queueStream([[1], [2], [3]]).foreachRDD(run)
+    stream.ssc.start()
+    stream.clock.advance(2000)
+    assert second_is_over.wait(30)
+    stream.driver.run(1)
+    assert results[0] == [2]
+    assert sorted(results) == [[1], [2], [3]]
+    assert sorted(info.batch_time_ms for info in listener.batches) == [1000, 2000, 3000]
+    assert all(info.num_records == 1 for info in listener.batches)
+    stream.ssc.stop(stopSparkContext=False, stopGraceFully=True)
+
+
+def test_what_one_output_operation_sets_does_not_reach_the_next(
+    sc: SparkContext, stream: Stream
+) -> None:
+    seen: list[str | None] = []
+
+    def leave_a_trace(rdd: Any) -> None:
+        seen.append(sc.getLocalProperty("spark.scheduler.pool"))
+        sc.setLocalProperty("spark.scheduler.pool", "mine")
+
+    numbers = stream.ssc.queueStream([[1], [2]])
+    numbers.foreachRDD(leave_a_trace)
+    numbers.foreachRDD(leave_a_trace)
+    stream.start_and_run(2)
+    assert seen == [None] * 4
+
+
+def test_sys_exit_in_a_function_is_an_error_not_a_dead_stream(stream: Stream) -> None:
+    import sys
+
+    numbers = stream.ssc.queueStream([[1], [2], [3]])
+    numbers.transform(lambda rdd: sys.exit(4) if rdd.first() == 1 else rdd).pprint()
+    numbers.foreachRDD(lambda rdd: sys.exit(3) if rdd.first() == 2 else None)
+    after = collected(numbers)
+    stream.ssc.start()
+    with pytest.raises(BatchError, match="SystemExit: 4"):
+        stream.driver.run(3)
+    assert after == [[2], [3]]

@@ -315,3 +315,8 @@ def test_what_needs_receivers_or_state_says_so(stream: Stream) -> None:
         stream.ssc.socketTextStream("localhost", 9999)
     with pytest.raises(UnsupportedError, match="needs a state store"):
         stream.ssc.queueStream([]).updateStateByKey(lambda new, old: old)
+
+
+def test_partitions_of_a_reduced_batch_are_iterators(run_operation: Run) -> None:
+    first = run_operation(PAIRS, lambda s: s.reduceByKey(add).mapPartitions(lambda it: [next(it)]))
+    assert first == [[("a", 4)], [("b", 4)]]

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.conftest import Stream
-from tidemill.errors import GraphError
+from tidemill.errors import BatchError, GraphError
 from tidemill.streaming.reduced_window import ReducedWindowNode, _MergeWindow, _SplitBlock, _ToPairs
 from tidemill.testing import collected
 
@@ -192,3 +192,39 @@ def test_durations_that_do_not_fit_are_refused_at_the_call(stream: Stream, durat
     ):
         with pytest.raises(GraphError, match="Duration must be"):
             operation(*durations)
+
+
+def test_a_window_of_one_batch_does_not_free_what_the_next_window_needs(stream: Stream) -> None:
+    computed = stream.ssc.sparkContext.accumulator(0)
+
+    def count(record: int) -> int:
+        computed.add(1)
+        return record
+
+    source = stream.ssc.queueStream([[n] for n in range(6)]).map(count)
+    collected(source.window(4))
+    stream.ssc.start()
+    for batch in range(1, 7):
+        stream.driver.run(1)
+        assert computed.value == batch, "every record is computed once"
+
+
+def test_a_slice_of_the_future_takes_nothing_from_later_batches(stream: Stream) -> None:
+    source = stream.ssc.queueStream([[1], [2], [3]])
+    windowed = source.window(2)
+    counted = source.countByValueAndWindow(3, 1)
+    plain, counts = collected(windowed), collected(counted)
+    stream.start_and_run(1)
+    for each in (source, windowed, counted):
+        assert len(each.slice(1, 2)) == 1
+    stream.driver.run(2)
+    assert [sorted(batch) for batch in plain] == [[1], [1, 2], [2, 3]]
+    assert [sorted(batch) for batch in counts][-1] == [(1, 1), (2, 1), (3, 1)]
+
+
+def test_a_key_that_is_not_equal_to_itself_is_named(stream: Stream) -> None:
+    source = stream.ssc.queueStream([[float("nan")], [1.0], [1.0]])
+    collected(source.countByValueAndWindow(2, 1))
+    stream.ssc.start()
+    with pytest.raises(BatchError, match="the key nan left the window but cannot be found"):
+        stream.driver.run(3)

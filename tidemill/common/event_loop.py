@@ -24,7 +24,7 @@ class EventLoop(Generic[Event]):
         self,
         name: str,
         on_receive: Callable[[Event], None],
-        on_error: Callable[[Exception], None],
+        on_error: Callable[[BaseException], None],
     ) -> None:
         self.name = name
         self._on_receive = on_receive
@@ -66,11 +66,13 @@ class EventLoop(Generic[Event]):
                 continue
             try:
                 self._on_receive(event)
-            except Exception as error:
+            except (
+                BaseException
+            ) as error:  # a sys.exit() in a handler would end the thread silently
                 self._report(error)
 
-    def _report(self, error: Exception) -> None:
+    def _report(self, error: BaseException) -> None:
         try:
             self._on_error(error)
-        except Exception:
+        except BaseException:
             logger.exception("event loop %s: its error handler failed", self.name)

@@ -60,7 +60,7 @@ class RecurringTimer:
         while self._clock.wait_till(self._next_ms, self._stopped.is_set):
             try:
                 self._callback(self._next_ms)
-            except Exception:
+            except BaseException:
                 # The next tick is still owed: one failed callback must not end the stream silently.
                 logger.exception(
                     "timer %s: its callback failed at %d ms", self._name, self._next_ms

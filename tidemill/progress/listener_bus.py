@@ -66,7 +66,7 @@ class ListenerBus:
                     continue
                 try:
                     method(event)
-                except Exception:
+                except BaseException:
                     logger.exception(
                         "listener %s failed in %s", type(listener).__name__, event.listener_method
                     )
@@ -76,5 +76,5 @@ class ListenerBus:
                 self._delivered.notify_all()
 
     @staticmethod
-    def _log(error: Exception) -> None:
+    def _log(error: BaseException) -> None:
         logger.error("the listener bus failed", exc_info=error)

@@ -48,22 +48,30 @@ class DirectoryLister(Protocol):
 class _DirectoryMemory:
     """What is remembered of one directory between two listings.
 
-    ``too_old`` maps the names of files that can never be new again to their inodes: they are skipped
-    without a look at the file itself, unless the name has come to stand for another inode.
+    ``too_old`` has the names of files that were modified too long ago to be new, each with the inode
+    and change time it stood for: a name may come to stand for another file, with the same inode even.
     """
 
-    too_old: dict[str, int] = field(default_factory=dict)
+    too_old: dict[str, tuple[int, int]] = field(default_factory=dict)
     candidates: list[str] = field(default_factory=list)
     modified_ns: int = -1
     settled: bool = False
 
 
+def _identity(path: str) -> tuple[int, int] | None:
+    """What a name stands for now: of a symbolic link the link itself. None if it is gone."""
+    try:
+        status = os.lstat(path)
+    except OSError:
+        return None
+    return status.st_ino, status.st_ctime_ns
+
+
 class LocalDirectory:
     """A directory, or a glob pattern of directories, that the operating system can read.
 
-    The cost of a listing follows what changed, not what is there: a directory whose own modification
-    time has not moved is not listed again, and an old file's name is compared but the file itself is
-    not touched.
+    A directory whose own modification time has not moved is not listed again: whatever is in it costs
+    nothing. So a file that is rewritten in place, without a move, is not seen to be new.
     """
 
     # Two files created within the resolution of the file system's clock leave the directory with the
@@ -110,9 +118,9 @@ class LocalDirectory:
             for entry in entries:
                 if is_ignored(entry.name):
                     continue
-                inode = entry.inode()
-                if memory.too_old.get(entry.name) == inode:
-                    still_too_old[entry.name] = inode
+                known = memory.too_old.get(entry.name)
+                if known is not None and known == _identity(entry.path):
+                    still_too_old[entry.name] = known
                 else:
                     candidates.append(entry.name)
         memory.too_old = still_too_old
@@ -136,6 +144,7 @@ class LocalDirectory:
                 remaining.append(name)
                 continue
             try:
+                identity = _identity(path)
                 status = os.stat(path)
             except FileNotFoundError:
                 continue  # gone since it was listed; a dangling link never was a file
@@ -145,8 +154,8 @@ class LocalDirectory:
                 continue
             modified_ms = status.st_mtime_ns // 1_000_000
             if not stat.S_ISREG(status.st_mode) or modified_ms <= modified_after_ms:
-                # The inode of the name, which for a symbolic link is not that of the file.
-                memory.too_old[name] = os.lstat(path).st_ino
+                if identity is not None:
+                    memory.too_old[name] = identity
                 continue
             remaining.append(name)
             if modified_ms <= modified_until_ms:

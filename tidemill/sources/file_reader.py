@@ -5,9 +5,12 @@ Everything here runs on executors and is pickled by reference.
 
 from __future__ import annotations
 
+import bz2
+import gzip
+import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, cast
 
 from pyspark import AccumulatorParam
 
@@ -31,22 +34,37 @@ class FileSplit:
     end: int
 
 
-def pack_splits(files: list[tuple[str, int]], tasks: int, align: int = 1) -> list[list[FileSplit]]:
-    """Cut ``(path, size)`` files into about ``tasks`` groups of equal size.
+WHOLE_FILE = 1 << 62
+"""The end of a split whose length is not known before it is unpacked."""
 
-    No cut is made within ``align`` bytes of a record; a file of no bytes has no split of its own.
+
+def is_packed(path: str) -> bool:
+    """True for a compressed file that Python can unpack, by the names Hadoop goes by."""
+    return path.endswith((".gz", ".bz2"))
+
+
+def pack_splits(
+    files: list[tuple[str, int, bool]], tasks: int, align: int = 1
+) -> list[list[FileSplit]]:
+    """Cut files, ``(path, size, may be cut)``, into about ``tasks`` groups of equal size.
+
+    No cut is made inside a record of ``align`` bytes; a file of no bytes has no split of its own.
     """
-    total = sum(size for _, size in files)
+    total = sum(size for _, size, _ in files)
     share = max(1, -(-total // max(1, tasks)))
     share = -(-share // align) * align
     groups: list[list[FileSplit]] = [[]]
     room = share
-    for path, size in files:
+    for path, size, may_be_cut in files:
         start = 0
         while start < size:
             if room < align:
                 groups.append([])
                 room = share
+            if not may_be_cut:
+                groups[-1].append(FileSplit(path, 0, WHOLE_FILE))
+                room -= size
+                break
             end = min(size, start + room // align * align)
             # A tail too short to be worth a task of its own stays with this one.
             if size - end < share // 10:
@@ -76,9 +94,6 @@ class ReadReport:
 
     def records_of(self, paths: set[str]) -> int:
         return sum(count for (path, _), count in list(self.records.items()) if path in paths)
-
-    def problems_of(self, paths: set[str]) -> dict[str, str]:
-        return {path: text for path, text in list(self.problems.items()) if path in paths}
 
     def forget(self, paths: set[str]) -> None:
         for split in [split for split in list(self.records) if split[0] in paths]:
@@ -110,15 +125,22 @@ class TextLines:
         for split in splits:
             count = 0
             try:
-                with open(split.path, "rb") as file:
+                with open_file(split) as file:
                     for piece in whole_line_pieces(file, split.start, split.end):
                         lines = split_lines(piece)
                         count += len(lines)
                         yield from lines
-            except OSError as error:
+            except (OSError, EOFError, zlib.error) as error:
                 self._report.add(ReadReport(problems={split.path: describe(error, count)}))
             finally:
                 self._report.add(ReadReport(records={(split.path, split.start): count}))
+
+
+def open_file(split: FileSplit) -> BinaryIO:
+    if split.end != WHOLE_FILE:
+        return open(split.path, "rb")
+    unpack = gzip.open if split.path.endswith(".gz") else bz2.open
+    return cast(BinaryIO, unpack(split.path, "rb"))
 
 
 class BinaryRecords:
@@ -182,8 +204,8 @@ class ArrowLines:
             self._report.add(ReadReport(records={(self._counted_as, -1 - index): count}))
 
 
-def describe(error: OSError, records_before: int) -> str:
-    text = f"cannot be read ({error.strerror or error})"
+def describe(error: Exception, records_before: int) -> str:
+    text = f"cannot be read ({getattr(error, 'strerror', None) or error})"
     return f"{text} after {records_before} records" if records_before else text
 
 

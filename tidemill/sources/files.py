@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
+import re
 from abc import abstractmethod
-from pathlib import Path
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
+
+from pyspark.errors import AnalysisException
 
 from tidemill.batches.batch import AdmissionLimit, Offset, OffsetRange, RangeSize
 from tidemill.batches.parallelism import tasks_for_bytes
@@ -18,6 +21,7 @@ from tidemill.sources.file_reader import (
     ReadReport,
     ReportParam,
     TextLines,
+    is_packed,
     pack_splits,
 )
 from tidemill.spark.hadoop_files import text_as_arrow
@@ -35,6 +39,9 @@ class FileSource(Source):
     time lies within the remember window before a batch and not after it (a file from the future
     waits). It is taken exactly once, by its path. Files come in the order of their modification
     times.
+
+    What is found is put at the end of a log, whose positions are the offsets. So how far a batch can
+    reach depends on nothing but the log, and a plan that was given up can be made again.
     """
 
     def __init__(
@@ -48,11 +55,10 @@ class FileSource(Source):
         self._sc = spark_context
         self._lister = lister
         self._remember_ms = remember_ms
-        # Taken, or there before the stream: path to modification time, until the window has passed it.
+        # Found, or there before the stream: path to modification time, until the window has passed it.
         self._seen: dict[str, int] = {}
-        # Found but held back by an admission limit: must not fall out of the window while they wait.
-        self._waiting: list[FoundFile] = []
-        self._taken: dict[int, FoundFile] = {}
+        self._log: dict[int, FoundFile] = {}
+        self._log_end = 0
         self._report = spark_context.accumulator(ReadReport(), ReportParam())
         self._reported_problems: set[str] = set()
         if new_files_only:
@@ -67,28 +73,27 @@ class FileSource(Source):
         return 0
 
     def latest_offset(self, start: Offset, limit: AdmissionLimit, time_ms: int) -> Offset:
+        self._discover(time_ms)
+        end, size = start, 0
+        while end < self._log_end:
+            size += self._log[end].size
+            too_many = limit.max_files is not None and end - start >= limit.max_files
+            too_large = limit.max_bytes is not None and size > limit.max_bytes
+            if end > start and (too_many or too_large):
+                break
+            end += 1
+        return end
+
+    def _discover(self, time_ms: int) -> None:
+        """Put files that have become visible into the log. They stay there, however long a limit
+        holds them back."""
         oldest_ms = time_ms - self._remember_ms
         found = self._lister.find(oldest_ms, time_ms, self._seen)
         self._seen = {path: at_ms for path, at_ms in self._seen.items() if at_ms > oldest_ms}
         for file in sorted(found, key=lambda file: (file.modified_ms, file.path)):
             self._seen[file.path] = file.modified_ms
-            self._waiting.append(file)
-        admitted = self._admit(limit)
-        for position, file in enumerate(admitted, start):
-            self._taken[position] = file
-        return start + len(admitted)
-
-    def _admit(self, limit: AdmissionLimit) -> list[FoundFile]:
-        count, size = 0, 0
-        for file in self._waiting:
-            size += file.size
-            too_many = limit.max_files is not None and count >= limit.max_files
-            too_large = limit.max_bytes is not None and size > limit.max_bytes
-            if count and (too_many or too_large):
-                break
-            count += 1
-        admitted, self._waiting = self._waiting[:count], self._waiting[count:]
-        return admitted
+            self._log[self._log_end] = file
+            self._log_end += 1
 
     def size(self, range_: OffsetRange) -> RangeSize:
         files = self._files(range_)
@@ -103,28 +108,37 @@ class FileSource(Source):
         return self._read_files(files) if files else self._sc.emptyRDD()
 
     def records_read(self, range_: OffsetRange) -> int | None:
-        paths = {file.path for file in self._files(range_)}
-        self._log_problems(paths)
-        return self._report.value.records_of(paths) if paths else 0
+        self._log_problems()
+        return self._report.value.records_of({file.path for file in self._files(range_)})
 
     def commit(self, end: Offset) -> None:
-        done = [position for position in self._taken if position < end]
-        paths = {self._taken.pop(position).path for position in done}
+        self._log_problems()
+        done = [position for position in self._log if position < end]
+        paths = {self._log.pop(position).path for position in done}
         self._report.value.forget(paths)
         self._reported_problems -= paths
 
     def _files(self, range_: OffsetRange) -> list[FoundFile]:
-        return [self._taken[position] for position in range(range_.start, range_.end)]
+        return [self._log[position] for position in range(range_.start, range_.end)]
 
-    def _log_problems(self, paths: set[str]) -> None:
-        for path, problem in self._report.value.problems_of(paths).items():
+    def _log_problems(self) -> None:
+        for path, problem in list(self._report.value.problems.items()):
             if path not in self._reported_problems:
                 self._reported_problems.add(path)
                 logger.warning("file %s: %s; the stream goes on without it", path, problem)
 
-    def _splits(self, files: list[FoundFile], align: int = 1) -> RDD[FileSplit]:
+    def _splits(
+        self, files: list[FoundFile], align: int = 1, may_be_packed: bool = False
+    ) -> RDD[FileSplit]:
         tasks = tasks_for_bytes(sum(file.size for file in files), self._sc.defaultParallelism)
-        packed = pack_splits([(file.path, file.size) for file in files], tasks, align)
+        packed = pack_splits(
+            [
+                (file.path, file.size, not (may_be_packed and is_packed(file.path)))
+                for file in files
+            ],
+            tasks,
+            align,
+        )
         return self._sc.parallelize(packed, len(packed)).flatMap(_identity)
 
 
@@ -137,26 +151,49 @@ def is_local(file: FoundFile) -> bool:
     return file.path.startswith("/")
 
 
-def is_compressed(file: FoundFile) -> bool:
-    """True if Hadoop would unpack the file, which it decides by the name."""
-    return file.path.endswith((".gz", ".bz2", ".deflate", ".lz4", ".snappy", ".zst"))
+def needs_spark(file: FoundFile) -> bool:
+    """True for what Python cannot reach, or unpack as Hadoop would by the name of the file."""
+    return not is_local(file) or file.path.endswith((".deflate", ".lz4", ".snappy", ".zst"))
 
 
 class TextFileSource(FileSource):
-    """Lines of UTF-8 text. Plain local files are read by Python, all others by Spark."""
+    """Lines of UTF-8 text. What Python can read is read by Python, all else by Spark."""
 
     def _read_files(self, files: list[FoundFile]) -> RDD[str]:
-        plain = [file for file in files if is_local(file) and not is_compressed(file)]
-        others = [file for file in files if file not in plain]
+        by_python = [file for file in files if not needs_spark(file)]
+        by_spark = [file for file in files if needs_spark(file)]
         rdds: list[RDD[str]] = []
-        if plain:
-            rdds.append(self._splits(plain).mapPartitionsWithIndex(TextLines(self._report)))
-        if others:
-            uris = [Path(file.path).as_uri() if is_local(file) else file.path for file in others]
-            batches, large = text_as_arrow(self._sc, uris)
-            lines = ArrowLines(self._report, others[0].path, large)
+        if by_python:
+            splits = self._splits(by_python, may_be_packed=True)
+            rdds.append(splits.mapPartitionsWithIndex(TextLines(self._report)))
+        for file, batches, large in self._arrow_batches(by_spark):
+            lines = ArrowLines(self._report, file.path, large)
             rdds.append(batches.mapPartitionsWithIndex(lines))
+        if not rdds:
+            return self._sc.emptyRDD()
         return rdds[0] if len(rdds) == 1 else self._sc.union(rdds)
+
+    def _arrow_batches(
+        self, files: list[FoundFile]
+    ) -> Iterator[tuple[FoundFile, RDD[bytes], bool]]:
+        """All files in one RDD if they are all there, else each of those that are in its own."""
+        if not files:
+            return
+        try:
+            yield files[0], *text_as_arrow(self._sc, [uri_of(file) for file in files])
+        except AnalysisException as error:
+            if len(files) > 1:
+                for file in files:
+                    yield from self._arrow_batches([file])
+            else:
+                problem = f"cannot be read ({str(error).splitlines()[0]})"
+                self._report.value.merge(ReadReport(problems={files[0].path: problem}))
+
+
+def uri_of(file: FoundFile) -> str:
+    """The file as Spark's readers want it, who would take some characters of a name for a pattern."""
+    path = re.sub(r"([\\{}\[\]*?])", r"\\\1", file.path)
+    return f"file://{path}" if is_local(file) else path
 
 
 class BinaryRecordsSource(FileSource):

@@ -75,7 +75,7 @@ class CombineLocally:
         except StopIteration as error:
             # Let through, it would look like the end of the data to whoever iterates over this.
             raise RuntimeError("a function of the stream raised StopIteration") from error
-        return combined.items()
+        return iter(combined.items())
 
     def _combine_on_disk(self, combined: dict[Any, Any], records: Iterable[Any]) -> Pairs:
         for step in self._steps:

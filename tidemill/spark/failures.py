@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import traceback
-from collections.abc import Iterable
 
 import pyspark
 from py4j.protocol import Py4JJavaError
@@ -13,27 +12,27 @@ from pyspark.errors.exceptions.captured import CapturedException
 
 from tidemill.spark.fused_loop import FILE_NAME
 
-_PYSPARK = os.path.dirname(os.path.abspath(pyspark.__file__))
-_TIDEMILL = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_PYSPARK = os.path.dirname(os.path.abspath(pyspark.__file__)) + os.sep
+_TIDEMILL = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _HEADER = "Traceback (most recent call last):"
 _INSTALLED = re.compile(r"(site-packages|\.zip)/(pyspark|py4j|tidemill)/")
 _FRAME = re.compile(r'^ {2}File "(?P<file>[^"]+)", line ')
 
 
 def user_traceback(error: BaseException) -> str:
-    """The frames of the user's own code, and the error they ended in.
+    """The error with the frames of the user's own code, as Python prints it, causes first.
 
     A failure on the executors shows where it happened there, then where on the driver its job was
     started. A traceback without a frame of the user's is given whole.
     """
-    on_driver = _own_frames(traceback.format_tb(error.__traceback__))
     from_spark = _sparks_message(error)
     if from_spark is None:
-        if not on_driver:
-            return "".join(traceback.format_exception(error))
-        return "".join([_HEADER, "\n", *on_driver, *traceback.format_exception_only(error)])
-    in_task = _worker_traceback(from_spark)
-    first = from_spark.split("\n\tat ")[0].strip() if in_task is None else in_task
+        return _without_plumbing("".join(traceback.format_exception(error)))
+    start = from_spark.find(_HEADER)
+    # Java's own stack trace begins with a tab; a blank line may be part of the user's message.
+    in_task = re.split(r"\n\tat |\nDriver stacktrace", from_spark[max(0, start) :], maxsplit=1)[0]
+    first = _without_plumbing(in_task).rstrip()
+    on_driver = _own_frames("".join(traceback.format_tb(error.__traceback__)))
     # PySpark may have added the frames of the worker to those of the driver.
     started_here = [frame for frame in on_driver if frame.split("\n")[0] not in first]
     if not started_here:
@@ -61,25 +60,29 @@ def _sparks_message(error: BaseException) -> str | None:
     return None
 
 
-def _worker_traceback(message: str) -> str | None:
-    """The Python traceback inside Spark's message, without the frames of PySpark and Tidemill."""
-    start = message.find(_HEADER)
-    if start < 0:
-        return None
-    body = re.split(r"\n\s*\n|\n\tat |\nDriver stacktrace", message[start:], maxsplit=1)[0]
-    frames = _own_frames([body])
-    if not frames:
-        return body
-    lines = body.split("\n")
-    last = next((i for i in range(1, len(lines)) if not lines[i].startswith(" ")), len(lines))
-    return "\n".join([_HEADER, "".join(frames).rstrip("\n"), *lines[last:]])
+def _without_plumbing(text: str) -> str:
+    """A traceback without the frames of PySpark and Tidemill, unless that leaves no frame at all."""
+    own = _own_frames(text)
+    if not own:
+        return text
+    kept = []
+    keeping = True
+    for line in text.splitlines(keepends=True):
+        frame = _FRAME.match(line)
+        if frame:
+            keeping = not _is_plumbing(frame["file"])
+        elif not line.startswith("    "):
+            keeping = True
+        if keeping:
+            kept.append(line)
+    return "".join(kept)
 
 
-def _own_frames(chunks: Iterable[str]) -> list[str]:
+def _own_frames(text: str) -> list[str]:
     """The frames of a traceback that are neither PySpark's nor Tidemill's, some lines each."""
     frames: list[str] = []
     keeping = False
-    for line in (line for chunk in chunks for line in chunk.splitlines(keepends=True)):
+    for line in text.splitlines(keepends=True):
         frame = _FRAME.match(line)
         if frame:
             keeping = not _is_plumbing(frame["file"])

@@ -30,11 +30,11 @@ STEPS: dict[str, tuple[str, ...]] = {
     "mapValues": ("{y} = {x}[0], {f}({x}[1])",),
     "flatMapValues": ("for {y} in {f}({x}[1]):", "{y} = {x}[0], {y}"),
 }
+# No try and except: an error of `create` inside an except would be shown as a KeyError of ours.
 COMBINE = """\
 key, value = {x}
-try:
-    old = combined[key]
-except KeyError:
+old = get(key, missing)
+if old is missing:
     combined[key] = value if create is None else create(value)
 else:
     combined[key] = merge(old, value)
@@ -53,7 +53,11 @@ def compiled_loop(kinds: tuple[str, ...]) -> Callable[..., None]:
 def source_of(kinds: tuple[str, ...]) -> str:
     functions = [f"f{number}" for number in range(len(kinds))]
     parameters = ", ".join(["records", "combined", "create", "merge", *functions])
-    lines = [f"def loop({parameters}):", "    for x in records:"]
+    lines = [
+        f"def loop({parameters}):",
+        "    get, missing = combined.get, object()",
+        "    for x in records:",
+    ]
     depth, record = 2, "x"
     for number, kind in enumerate(kinds):
         made = f"x{number}"

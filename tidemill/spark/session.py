@@ -42,7 +42,9 @@ def session(
     ``spark-submit``) stays as it is. ``quiet`` keeps Spark's log off the terminal: it goes to a file
     whose name is in the ``tidemill.spark.log`` setting of the session.
 
-    >>> spark = session("clicks", master="local[2]")  # doctest: +SKIP
+    ::
+
+        spark = tidemill.session("clicks", master="local[2]")
     """
     running = SparkSession.getActiveSession()
     if running is not None:

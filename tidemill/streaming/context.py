@@ -51,11 +51,12 @@ class StreamingContextState(enum.Enum):
 class StreamingContext:
     """Cuts streams into batches and runs every batch on Spark.
 
-    >>> ssc = StreamingContext(sc, 1)  # doctest: +SKIP
-    >>> lines = ssc.textFileStream("incoming")  # doctest: +SKIP
-    >>> lines.flatMap(str.split).countByValue().pprint()  # doctest: +SKIP
-    >>> ssc.start()  # doctest: +SKIP
-    >>> ssc.awaitTermination()  # doctest: +SKIP
+    ::
+
+        ssc = StreamingContext(spark.sparkContext, 1)
+        ssc.textFileStream("incoming").flatMap(str.split).countByValue().pprint()
+        ssc.start()
+        ssc.awaitTermination()
 
     Args:
         sparkContext: the Spark context that all batches run on.
@@ -207,10 +208,10 @@ class StreamingContext:
                 "a StreamingListener cannot stop the context it listens to: "
                 "call stop() from another thread"
             )
-        inside_a_job = self._scheduler is not None and self._scheduler.is_handler_thread()
+        inside_a_job = self._scheduler is not None and self._scheduler.runs_current_thread()
         if inside_a_job and stopGraceFully:
             raise IllegalStateError(
-                "an output operation cannot wait for its own batch to finish: call "
+                "a function of the stream cannot wait for its own batch to finish: call "
                 "stop(stopGraceFully=True) from another thread, or stop() without it"
             )
         # A job that wants to stop a context that is waiting for this very job must not wait in turn.

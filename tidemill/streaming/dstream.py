@@ -183,12 +183,14 @@ class DStream(PairOperations, WindowOperations, Generic[T_co]):
         return self
 
     def slice(self, begin: datetime | float, end: datetime | float) -> list[RDD[Any]]:
-        """The RDDs of the batches from ``begin`` to ``end``, both included.
+        """The RDDs of the batches from ``begin`` to ``end``, both included and rounded down.
 
         Only those that are still remembered: see :meth:`StreamingContext.remember`.
         """
+        zero_ms, slide_ms = self._node.zero_ms or 0, self._node.slide_ms
+        begin_ms = zero_ms + (to_ms(begin) - zero_ms) // slide_ms * slide_ms
         with self._node.graph.lock:
-            return self._node.slice(to_ms(begin), to_ms(end))
+            return self._node.slice(begin_ms, to_ms(end))
 
     # -- output --------------------------------------------------------------------------------
 

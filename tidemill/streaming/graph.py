@@ -29,6 +29,7 @@ class DStreamGraph:
         self.inputs: list[InputNode] = []
         self.outputs: list[OutputNode] = []
         self.lock = threading.RLock()
+        self.planned_until_ms = -1
         self._nodes: list[DStreamNode] = []
         self._frozen_because: str | None = None
 
@@ -76,6 +77,7 @@ class DStreamGraph:
         with self.lock:
             for stream in self.inputs:
                 stream.plan(batch.time_ms, batch.ranges[stream.source_id])
+            self.planned_until_ms = batch.time_ms
             jobs = (output.generate_job(batch.time_ms) for output in self.outputs)
             return [job for job in jobs if job is not None]
 

@@ -57,7 +57,6 @@ class JobGenerator:
         )
         # Batches whose ranges may still be read, by a window or a slice: oldest first.
         self._uncommitted: list[Batch] = []
-        self._thread_is_ready = False
         self._events: EventLoop[GeneratorEvent] = EventLoop(
             "job-generator", self._on_event, self._on_error
         )
@@ -103,14 +102,12 @@ class JobGenerator:
             case Drain(reached):
                 reached.set()
 
-    def _on_error(self, error: Exception) -> None:
+    def _on_error(self, error: BaseException) -> None:
         self._scheduler.report_error("The job generator failed.", error)
 
     def _generate_jobs(self, time_ms: int) -> None:
-        if not self._thread_is_ready:
-            self._thread_is_ready = True
-            self._scheduler.inherited.apply()
         try:
+            self._scheduler.inherited.apply()
             # Functions given to transform() may run Spark jobs of their own.
             describe_job(
                 self._graph.spark_context,
@@ -121,7 +118,7 @@ class JobGenerator:
             batch = self._planner.plan(time_ms)
             self._uncommitted.append(batch)
             jobs = self._graph.generate_jobs(batch)
-        except Exception as error:
+        except BaseException as error:
             self._scheduler.report_error(
                 f"The jobs of the {self._scheduler.batch_name(time_ms)} could not be made.",
                 error,

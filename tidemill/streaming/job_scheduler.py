@@ -77,6 +77,7 @@ class JobScheduler:
         self._job_sets: dict[int, tuple[JobSet, Callable[[], Mapping[int, StreamInputInfo]]]] = {}
         self._job_sets_changed = threading.Condition()
         self._generated_until_ms = -1
+        self._completed: set[int] = set()
         self._waiting: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._stopping = threading.Event()
         self._handlers = [
@@ -122,7 +123,7 @@ class JobScheduler:
                 for time_ms, (job_set, _) in self._job_sets.items()
                 if job_set.start_ms is not None
             ]
-        if not self.is_handler_thread():
+        if not self.runs_current_thread():
             for time_ms in running:
                 cancel_jobs(self._sc, self.job_group(time_ms))
         for handler in self._handlers:
@@ -137,9 +138,9 @@ class JobScheduler:
         self._events.stop()
         self._bus.stop()
 
-    def is_handler_thread(self) -> bool:
-        """True inside an output operation."""
-        return threading.current_thread() in self._handlers
+    def runs_current_thread(self) -> bool:
+        """True inside an output operation or a function given to ``transform``."""
+        return threading.current_thread() in self._handlers or self.generator.is_current_thread()
 
     # -- names ---------------------------------------------------------------------------------
 
@@ -172,7 +173,7 @@ class JobScheduler:
     def report_error(
         self,
         what_failed: str,
-        error: Exception,
+        error: BaseException,
         batch_time_ms: int | None = None,
         output_op_id: int | None = None,
     ) -> BatchError:
@@ -190,7 +191,6 @@ class JobScheduler:
         return reported
 
     def _handle_jobs(self) -> None:
-        self.inherited.apply()
         while (job := self._waiting.get()) is not None and not self._stopping.is_set():
             self._events.post(JobStarted(job, self._clock.now_ms()))
             error = self._run(job)
@@ -199,6 +199,8 @@ class JobScheduler:
     def _run(self, job: Job) -> BatchError | None:
         name = self.batch_name(job.time_ms)
         try:
+            # Anew for each job: what one output operation sets must not reach the next.
+            self.inherited.apply()
             describe_job(
                 self._sc,
                 self.job_group(job.time_ms),
@@ -207,7 +209,7 @@ class JobScheduler:
                 job.output_op_id,
             )
             job.run()
-        except Exception as error:
+        except BaseException as error:  # also a sys.exit() of the user's
             return self.report_error(
                 f"The {name} failed {where_it_failed(error)}, in output operation "
                 f"{job.output_op_id}: {job.site}.",
@@ -226,7 +228,7 @@ class JobScheduler:
             case JobCompleted(job, at_ms, error):
                 self._on_job_completed(job, at_ms, error)
 
-    def _on_loop_error(self, error: Exception) -> None:
+    def _on_loop_error(self, error: BaseException) -> None:
         self.report_error("The job scheduler failed.", error)
 
     def _on_job_started(self, job: Job, at_ms: int) -> None:
@@ -240,9 +242,20 @@ class JobScheduler:
         batch_is_done = job_set.completed(job, at_ms, None if error is None else str(error))
         self._bus.post(OutputOperationCompleted(job_set.operations[job.output_op_id]))
         if batch_is_done:
-            job_set.inputs = final_inputs()
-            self._bus.post(BatchCompleted(job_set.info()))
-            self.generator.on_batch_completed(job.time_ms)
-            with self._job_sets_changed:
-                del self._job_sets[job.time_ms]
-                self._job_sets_changed.notify_all()
+            try:
+                job_set.inputs = final_inputs()
+            finally:
+                self._bus.post(BatchCompleted(job_set.info()))
+                self._forget(job.time_ms)
+
+    def _forget(self, time_ms: int) -> None:
+        """A batch is over; what it used may go once every batch before it is over, too."""
+        self._completed.add(time_ms)
+        oldest_running = min((at for at in self._job_sets if at != time_ms), default=None)
+        over = [at for at in self._completed if oldest_running is None or at < oldest_running]
+        if over:
+            self._completed.difference_update(over)
+            self.generator.on_batch_completed(max(over))
+        with self._job_sets_changed:
+            del self._job_sets[time_ms]
+            self._job_sets_changed.notify_all()

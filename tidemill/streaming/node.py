@@ -37,6 +37,8 @@ class DStreamNode(ABC):
         self.zero_ms: int | None = None
         self.remember_ms = 0
         self.generated: dict[int, RDD[Any]] = {}
+        self._persisted_here: dict[int, RDD[Any]] = {}
+        self._forgotten_until_ms = -1
 
     @abstractmethod
     def compute(self, time_ms: int) -> RDD[Any] | None:
@@ -79,12 +81,15 @@ class DStreamNode(ABC):
     def get_or_compute(self, time_ms: int) -> RDD[Any] | None:
         if time_ms in self.generated:
             return self.generated[time_ms]
-        if not self.is_time_valid(time_ms):
+        # What has not been planned yet, or has been forgotten, must not be made from half of its parts.
+        is_known = self._forgotten_until_ms < time_ms <= self.graph.planned_until_ms
+        if not is_known or not self.is_time_valid(time_ms):
             return None
         rdd = self.compute(time_ms)
         if rdd is not None:
             if self.storage_level is not None and not rdd.is_cached:
                 rdd.persist(self.storage_level)
+                self._persisted_here[time_ms] = rdd
             if self.checkpoint_ms is not None and self._is_checkpoint_time(time_ms):
                 rdd.checkpoint()
             self.generated[time_ms] = rdd
@@ -106,15 +111,13 @@ class DStreamNode(ABC):
         return [rdd for time_ms in times if (rdd := self.get_or_compute(time_ms)) is not None]
 
     def clear_metadata(self, time_ms: int) -> None:
-        """Forget the RDDs that no batch after ``time_ms`` can ask for."""
-        old = [at_ms for at_ms in self.generated if at_ms <= time_ms - self.remember_ms]
-        forgotten = [self.generated.pop(at_ms) for at_ms in old]
-        if self.graph.unpersist:
-            # The same RDD may stand for several times: a default of a queue, a table of the user's.
-            in_use = {id(rdd) for rdd in self.generated.values()}
-            for rdd in forgotten:
-                if rdd.is_cached and id(rdd) not in in_use:
-                    self.unpersist(rdd)
+        """Forget the RDDs that no batch after ``time_ms`` can ask for, and free those kept for it.
 
-    def unpersist(self, rdd: RDD[Any]) -> None:
-        rdd.unpersist()
+        An RDD that somebody else persisted, a parent or the user, is theirs to free.
+        """
+        self._forgotten_until_ms = time_ms - self.remember_ms
+        for at_ms in [at_ms for at_ms in self.generated if at_ms <= self._forgotten_until_ms]:
+            del self.generated[at_ms]
+            persisted = self._persisted_here.pop(at_ms, None)
+            if persisted is not None and self.graph.unpersist:
+                persisted.unpersist()

@@ -30,30 +30,18 @@ class InputNode(DStreamNode):
         self.limit = limit
         self.source_id = graph.add_input(self)
         self._ranges: dict[int, OffsetRange] = {}
-        self._persisted_here: set[int] = set()
 
     def plan(self, time_ms: int, range_: OffsetRange) -> None:
         self._ranges[time_ms] = range_
 
     def compute(self, time_ms: int) -> RDD[Any] | None:
         range_ = self._ranges.get(time_ms)
-        if range_ is None:
-            return None
-        rdd = self.source.read(range_)
-        if self.storage_level is not None and not rdd.is_cached:
-            self._persisted_here.add(id(rdd))
-        return rdd
+        return None if range_ is None else self.source.read(range_)
 
     def clear_metadata(self, time_ms: int) -> None:
         super().clear_metadata(time_ms)
         for at_ms in [at_ms for at_ms in self._ranges if at_ms <= time_ms - self.remember_ms]:
             del self._ranges[at_ms]
-
-    def unpersist(self, rdd: RDD[Any]) -> None:
-        # An RDD that came out of the user's queue already cached is the user's to free.
-        if id(rdd) in self._persisted_here:
-            self._persisted_here.discard(id(rdd))
-            super().unpersist(rdd)
 
 
 class TransformedNode(DStreamNode):

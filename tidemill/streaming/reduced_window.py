@@ -201,6 +201,11 @@ class _MergeWindow:
         inverse = self._inverse
         assert inverse is not None
         for key, value in values.items():
+            if key not in state:
+                raise ValueError(
+                    f"the key {key!r} left the window but cannot be found in it: a key must be equal "
+                    "to itself after it was pickled, which NaN, for one, is not"
+                )
             reduced, blocks = state[key]
             if blocks == 1:
                 del state[key]
