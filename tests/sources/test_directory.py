@@ -187,3 +187,23 @@ def test_a_file_that_vanishes_while_it_is_looked_at_harms_nobody(
     lister = LocalDirectory(str(incoming))
     monkeypatch.setattr("tidemill.sources.directory.os.stat", vanishing_stat)
     assert paths(lister) == {good}
+
+
+def test_with_a_recheck_in_turns_such_a_file_comes_late_but_comes(incoming: Path) -> None:
+    for number in range(40):
+        put(incoming, f"old-{number}", 50)
+    wall = ManualClock(int(incoming.stat().st_mtime * 1000) + 60_000)
+    lister = LocalDirectory(str(incoming), wall, recheck_over=10)
+    assert paths(lister, after=100) == set()
+    expected = set()
+    for number in range(0, 40, 4):
+        # In place: the name and the inode stay, the change time moves, as with a reused inode.
+        path = incoming / f"old-{number}"
+        path.write_text("new")
+        os.utime(path, ns=(150_000_000, 150_000_000))
+        expected.add(str(path))
+    put(incoming, "another", 50)
+    found: set[str] = set()
+    for _ in range(10):
+        found |= paths(lister, after=100)
+    assert found == expected

@@ -55,6 +55,7 @@ class _DirectoryMemory:
     too_old: dict[str, tuple[int, int]] = field(default_factory=dict)
     candidates: list[str] = field(default_factory=list)
     modified_ns: int = -1
+    listings_since_change: int = 0
     settled: bool = False
 
 
@@ -71,17 +72,25 @@ class LocalDirectory:
     """A directory, or a glob pattern of directories, that the operating system can read.
 
     A directory whose own modification time has not moved is not listed again: whatever is in it costs
-    nothing. So a file that is rewritten in place, without a move, is not seen to be new.
+    nothing. So a file that is rewritten in place, without a move, is not seen to be new. In one that
+    changes, the names of old files are compared with their inodes, which come with the listing.
+
+    That misses a new file that was given the name and, by chance, the inode of an old one. To look at
+    each old file at every listing would be the dearest part of a batch. So each is looked at in one of
+    ``recheck_over`` listings: such a file comes late, and is not lost.
     """
 
     # Two files created within the resolution of the file system's clock leave the directory with the
     # same modification time. Only a time that lies this far back proves that nothing came after it.
     SETTLED_AFTER_MS = 2_000
 
-    def __init__(self, directory: str, wall_clock: Clock | None = None) -> None:
+    def __init__(
+        self, directory: str, wall_clock: Clock | None = None, recheck_over: int = 1
+    ) -> None:
         self.directory = os.path.abspath(directory)
         self._is_pattern = glob.has_magic(self.directory)
         self._wall_clock = wall_clock or SystemClock()
+        self._recheck_over = recheck_over
         self._memories: dict[str, _DirectoryMemory] = {}
         self._reported: set[str] = set()
 
@@ -110,8 +119,12 @@ class LocalDirectory:
         """Bring ``memory.candidates`` up to date: the names that may be new files."""
         now_ms = self._wall_clock.now_ms()
         modified_ns = os.stat(directory).st_mtime_ns
-        if memory.settled and modified_ns == memory.modified_ns:
+        if modified_ns != memory.modified_ns:
+            memory.listings_since_change = 0
+        elif memory.settled:
             return
+        turn = memory.listings_since_change % self._recheck_over
+        memory.listings_since_change += 1
         still_too_old = {}
         candidates = []
         with os.scandir(directory) as entries:
@@ -119,14 +132,24 @@ class LocalDirectory:
                 if is_ignored(entry.name):
                     continue
                 known = memory.too_old.get(entry.name)
-                if known is not None and known == _identity(entry.path):
+                if (
+                    known is not None
+                    and known[0] == entry.inode()
+                    and (
+                        hash(entry.name) % self._recheck_over != turn
+                        or known == _identity(entry.path)
+                    )
+                ):
                     still_too_old[entry.name] = known
                 else:
                     candidates.append(entry.name)
         memory.too_old = still_too_old
         memory.candidates = candidates
         memory.modified_ns = modified_ns
-        memory.settled = modified_ns // 1_000_000 + self.SETTLED_AFTER_MS < now_ms
+        memory.settled = (
+            modified_ns // 1_000_000 + self.SETTLED_AFTER_MS < now_ms
+            and memory.listings_since_change >= self._recheck_over
+        )
 
     def _look_at_candidates(
         self,

@@ -17,16 +17,20 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-def lister_for(spark_context: SparkContext, directory: str) -> DirectoryLister:
+def lister_for(
+    spark_context: SparkContext, directory: str, batches_remembered: int
+) -> DirectoryLister:
     """The cheapest lister that can reach ``directory``: a path, a ``file:`` URI, or any Hadoop URI.
 
     A path without a scheme is local only if that is what Spark would take it for.
     """
+    # A file that a listing may overlook must be found while it is still within the remember window.
+    recheck_over = max(1, batches_remembered // 2)
     scheme = urlsplit(directory).scheme
     if scheme == "file":
-        return LocalDirectory(unquote(urlsplit(directory).path))
+        return LocalDirectory(unquote(urlsplit(directory).path), recheck_over=recheck_over)
     if not scheme and default_file_system(spark_context).startswith("file:"):
-        return LocalDirectory(directory)
+        return LocalDirectory(directory, recheck_over=recheck_over)
     return HadoopDirectory(HadoopFileSystem(spark_context, directory), directory)
 
 

@@ -317,7 +317,7 @@ class StreamingContext:
         now_ms = self._clock.now_ms()
         at_least_ms = FILE_MIN_REMEMBER_MS.read(self._sc.getConf())
         batches = -(-at_least_ms // self._graph.batch_ms)
-        return lister_for(self._sc, directory), batches * self._graph.batch_ms, now_ms
+        return lister_for(self._sc, directory, batches), batches * self._graph.batch_ms, now_ms
 
     def _input(self, source: Source) -> DStream[Any]:
         return DStream(InputNode(self._graph, source, UNLIMITED), self)
