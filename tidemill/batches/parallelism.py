@@ -8,7 +8,7 @@ a large one is spread over the cores.
 from __future__ import annotations
 
 RECORDS_PER_TASK = 20_000
-"""About 20 ms of simple Python work: below that a second task costs more than it saves."""
+"""An estimate: some 20 ms of simple Python work, about what a second task costs."""
 
 BYTES_PER_TASK = 1 << 20
 LARGEST_SPLIT_BYTES = 64 << 20

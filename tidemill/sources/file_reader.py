@@ -19,8 +19,8 @@ from tidemill.spark.worker import tune_worker
 if TYPE_CHECKING:
     from pyspark import Accumulator
 
-# Small enough that a piece and the records cut from it stay in the processor's cache while they are
-# worked on: reading 12 MB at a time made a word count a third slower.
+# Bounds what a task holds in memory at once. Between 256 KB and 24 MB the size made no difference to a
+# word count that stood out of the noise.
 PIECE_BYTES = 1 << 20
 UTF8_BOM = b"\xef\xbb\xbf"
 
