@@ -207,3 +207,23 @@ def test_with_a_recheck_in_turns_such_a_file_comes_late_but_comes(incoming: Path
     for _ in range(10):
         found |= paths(lister, after=100)
     assert found == expected
+
+
+def test_every_old_name_has_its_turn_in_a_directory_that_changes_all_the_time(
+    incoming: Path,
+) -> None:
+    for number in range(40):
+        put(incoming, f"old-{number}", 50)
+    lister = LocalDirectory(str(incoming), recheck_over=10)
+    assert paths(lister, after=100) == set()
+    expected = set()
+    for number in range(40):
+        path = incoming / f"old-{number}"
+        path.write_text("new")
+        os.utime(path, ns=(150_000_000, 150_000_000))
+        expected.add(str(path))
+    found: set[str] = set()
+    for number in range(10):
+        put(incoming, f"another-{number}", 50)
+        found |= paths(lister, after=100)
+    assert found == expected

@@ -55,6 +55,7 @@ class _DirectoryMemory:
     too_old: dict[str, tuple[int, int]] = field(default_factory=dict)
     candidates: list[str] = field(default_factory=list)
     modified_ns: int = -1
+    listings: int = 0
     listings_since_change: int = 0
     settled: bool = False
 
@@ -123,7 +124,9 @@ class LocalDirectory:
             memory.listings_since_change = 0
         elif memory.settled:
             return
-        turn = memory.listings_since_change % self._recheck_over
+        # The turns go on through changes: a directory may change before every listing.
+        turn = memory.listings % self._recheck_over
+        memory.listings += 1
         memory.listings_since_change += 1
         still_too_old = {}
         candidates = []
