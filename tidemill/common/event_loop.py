@@ -66,9 +66,8 @@ class EventLoop(Generic[Event]):
                 continue
             try:
                 self._on_receive(event)
-            except (
-                BaseException
-            ) as error:  # a sys.exit() in a handler would end the thread silently
+            except BaseException as error:
+                # BaseException: a sys.exit() in a handler would end the thread silently.
                 self._report(error)
 
     def _report(self, error: BaseException) -> None:

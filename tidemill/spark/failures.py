@@ -62,37 +62,29 @@ def _sparks_message(error: BaseException) -> str | None:
 
 def _without_plumbing(text: str) -> str:
     """A traceback without the frames of PySpark and Tidemill, unless that leaves no frame at all."""
-    own = _own_frames(text)
-    if not own:
+    parts = _parts(text)
+    if not any(is_own for _, is_own in parts):
         return text
-    kept = []
-    keeping = True
-    for line in text.splitlines(keepends=True):
-        frame = _FRAME.match(line)
-        if frame:
-            keeping = not _is_plumbing(frame["file"])
-        elif not line.startswith("    "):
-            keeping = True
-        if keeping:
-            kept.append(line)
-    return "".join(kept)
+    return "".join(part for part, is_own in parts if is_own is not False)
 
 
 def _own_frames(text: str) -> list[str]:
     """The frames of a traceback that are neither PySpark's nor Tidemill's, some lines each."""
-    frames: list[str] = []
-    keeping = False
+    return [part for part, is_own in _parts(text) if is_own]
+
+
+def _parts(text: str) -> list[tuple[str, bool | None]]:
+    """A traceback cut into its frames, each with whether it is the user's, and other lines (None)."""
+    parts: list[tuple[str, bool | None]] = []
     for line in text.splitlines(keepends=True):
         frame = _FRAME.match(line)
         if frame:
-            keeping = not _is_plumbing(frame["file"])
-            if keeping:
-                frames.append(line)
-        elif not line.startswith("    "):
-            keeping = False
-        elif keeping:
-            frames[-1] += line
-    return frames
+            parts.append((line, not _is_plumbing(frame["file"])))
+        elif line.startswith("    ") and parts and parts[-1][1] is not None:
+            parts[-1] = (parts[-1][0] + line, parts[-1][1])
+        else:
+            parts.append((line, None))
+    return parts
 
 
 def _is_plumbing(file: str) -> bool:
