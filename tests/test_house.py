@@ -30,11 +30,22 @@ def folder_of(path: Path) -> str:
 # Which folders a folder may use. Types that only a checker sees count as well.
 MAY_USE = {
     "common": {"common"},
+    "checkpoint": {"common", "checkpoint"},
     "progress": {"common", "progress"},
-    "batches": {"common", "batches"},
+    "state": {"common", "checkpoint", "state"},
+    "batches": {"common", "checkpoint", "batches"},
     "spark": {"common", "spark"},
-    "sources": {"common", "batches", "spark", "sources"},
-    "streaming": {"common", "progress", "batches", "spark", "sources", "streaming"},
+    "sources": {"common", "checkpoint", "batches", "spark", "sources"},
+    "streaming": {
+        "common",
+        "checkpoint",
+        "progress",
+        "batches",
+        "spark",
+        "sources",
+        "state",
+        "streaming",
+    },
     "testing": {"common", "streaming", "testing"},
     "cli": {"common", "cli"},
 }

@@ -8,13 +8,22 @@
     ├── GraphError              the stream program itself is wrong (no output, bad window, ...)
     ├── UnsupportedError        a PySpark name that Tidemill has, with a behaviour it lacks
     ├── BatchError              a batch failed; carries the batch's time and the user's traceback
-    └── StopTimeoutError        something did not stop within its deadline
+    ├── StopTimeoutError        something did not stop within its deadline
+    └── CheckpointError         a checkpoint directory; carries the directory
+        ├── CheckpointInUseError    another driver runs on it; carries the holder
+        ├── OwnershipLostError      another driver has taken it over: nothing can be written any more
+        ├── DamagedCheckpointError  a file is missing or damaged; carries the file
+        ├── NotRecoverableError     what the program is made of cannot be written down, or read back
+        └── UpgradeError            the new program does not fit what the old one has left
 
 ``GraphError`` is also a ``ValueError`` and ``IllegalStateError`` a ``RuntimeError``, so that
 programs written against PySpark, which raises those, keep their ``except`` clauses.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
 
 
 class TidemillError(Exception):
@@ -65,3 +74,57 @@ class BatchError(TidemillError):
         self.cause = cause
         self.batch_time_ms = batch_time_ms
         self.output_op_id = output_op_id
+
+
+class CheckpointError(TidemillError):
+    """Something is wrong with a checkpoint directory."""
+
+    def __init__(self, message: str, directory: str = "") -> None:
+        super().__init__(message)
+        self.directory = directory
+
+    def __reduce__(self) -> Any:
+        # Errors of this kind are raised inside tasks and travel to the driver.
+        return _rebuild, (type(self), self.args, self.__dict__)
+
+
+class CheckpointInUseError(CheckpointError):
+    """Another driver runs on this directory. ``holder`` says which: host, pid and since when."""
+
+    def __init__(self, message: str, directory: str, holder: Mapping[str, Any]) -> None:
+        super().__init__(message, directory)
+        self.holder = holder
+
+
+class OwnershipLostError(CheckpointError):
+    """Another driver has taken this directory over; this one can write nothing to it any more."""
+
+
+class DamagedCheckpointError(CheckpointError):
+    """A file of the checkpoint is missing, damaged, or written by a newer version of Tidemill.
+
+    The message names the file, says what was found and what can be done. Nothing has been changed.
+    """
+
+    def __init__(self, file: str, finding: str, remedy: str, directory: str = "") -> None:
+        super().__init__(f"{file}: {finding}. {remedy}", directory)
+        self.file = file
+        self.finding = finding
+        self.remedy = remedy
+
+
+class NotRecoverableError(CheckpointError):
+    """A program that cannot be written into a checkpoint, or a written one that cannot be read here."""
+
+
+class UpgradeError(CheckpointError):
+    """The new program cannot take over what the old one has left; the message is the whole report."""
+
+
+def _rebuild(
+    cls: type[CheckpointError], args: tuple[Any, ...], attributes: dict[str, Any]
+) -> CheckpointError:
+    error = cls.__new__(cls, *args)
+    error.args = args
+    error.__dict__.update(attributes)
+    return error

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,8 +15,11 @@ from tidemill.batches.parallelism import (
     tasks_for_bytes,
     tasks_for_records,
 )
-from tidemill.batches.planner import BatchPlanner
-from tidemill.batches.source import Source
+from tidemill.batches.planner import BatchPlanner, PlannedSource
+from tidemill.batches.source import Source, SourceRuntime
+from tidemill.checkpoint.batch_log import BatchLog, CommitRecord
+from tidemill.checkpoint.local_storage import LocalStorage
+from tidemill.testing import ManualClock
 
 
 class Numbers(Source):
@@ -27,8 +31,8 @@ class Numbers(Source):
         self.broken = False
         self.events: list[str] = []
 
-    def start(self, time_ms: int) -> None:
-        self.events.append(f"start {time_ms}")
+    def start(self, runtime: SourceRuntime) -> None:
+        self.events.append(f"start {runtime.time_ms}")
 
     def initial_offset(self) -> int:
         return 0
@@ -58,7 +62,9 @@ def test_batches_cover_every_offset_once_and_respect_the_limit(
     arrivals: list[int], most: int
 ) -> None:
     source = Numbers()
-    planner = BatchPlanner({5: source}, {5: AdmissionLimit(max_records=most)})
+    planner = BatchPlanner(
+        {5: PlannedSource("numbers", source, AdmissionLimit(max_records=most))}, ManualClock()
+    )
     planner.start(0)
     covered: list[int] = []
     for number, arrived in enumerate(arrivals):
@@ -75,7 +81,9 @@ def test_batches_cover_every_offset_once_and_respect_the_limit(
 def test_a_source_that_fails_moves_no_source_forward() -> None:
     good, bad = Numbers(), Numbers()
     good.reach = bad.reach = 3
-    planner = BatchPlanner({0: good, 1: bad})
+    planner = BatchPlanner(
+        {0: PlannedSource("good", good), 1: PlannedSource("bad", bad)}, ManualClock()
+    )
     planner.start(0)
     bad.broken = True
     with pytest.raises(OSError, match="away"):
@@ -88,13 +96,78 @@ def test_a_source_that_fails_moves_no_source_forward() -> None:
 
 def test_start_commit_and_stop_reach_the_sources() -> None:
     source = Numbers()
-    planner = BatchPlanner({0: source})
+    planner = BatchPlanner({0: PlannedSource("numbers", source)}, ManualClock())
     planner.start(500)
     source.reach = 4
     planner.commit(planner.plan(1000))
     planner.stop()
     assert source.committed == [4]
     assert source.events == ["start 500", "stop"]
+
+
+def durable_planner(path: Path, source: Source) -> BatchPlanner:
+    planner = BatchPlanner(
+        {0: PlannedSource("numbers", source)}, ManualClock(), LocalStorage(str(path))
+    )
+    planner.start(0)
+    return planner
+
+
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=12), st.data())
+def test_a_planner_that_is_restored_has_the_same_batches_and_goes_on(
+    tmp_path_factory: pytest.TempPathFactory, arrivals: list[int], data: st.DataObject
+) -> None:
+    path = tmp_path_factory.mktemp("checkpoint")
+    log = BatchLog(LocalStorage(str(path)))
+    source = Numbers()
+    planner = durable_planner(path, source)
+    planned = []
+    for number, arrived in enumerate(arrivals):
+        source.reach += arrived
+        planned.append(planner.plan(number * 1000))
+    done = data.draw(st.integers(0, len(arrivals)))
+    for batch_id in range(done):
+        log.write_commit(batch_id, CommitRecord())
+
+    after = Numbers()
+    after.reach = source.reach + 3
+    restored = durable_planner(path, after)
+    logged = log.load()
+    assert restored.restore(logged) == planned
+    assert logged.unfinished == list(range(done, len(arrivals)))
+    following = restored.plan(99_000)
+    assert following.batch_id == len(arrivals)
+    assert following.ranges[0] == OffsetRange(source.reach, source.reach + 3)
+
+
+def test_where_a_stream_began_is_asked_once(tmp_path: Path) -> None:
+    class Growing(Numbers):
+        def initial_offset(self) -> int:
+            return self.reach
+
+    first = Growing()
+    first.reach = 7
+    durable_planner(tmp_path, first)
+    later = Growing()
+    later.reach = 50
+    assert durable_planner(tmp_path, later).plan(1000).ranges[0] == OffsetRange(7, 50)
+
+
+def test_a_plan_that_cannot_be_written_is_no_plan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = Numbers()
+    planner = durable_planner(tmp_path, source)
+    source.reach = 3
+    with monkeypatch.context() as patched:
+        patched.setattr(
+            BatchLog, "write_offsets", lambda *_: (_ for _ in ()).throw(OSError("full"))
+        )
+        with pytest.raises(OSError, match="full"):
+            planner.plan(1000)
+    source.reach = 5
+    batch = planner.plan(2000)
+    assert (batch.batch_id, batch.ranges[0]) == (0, OffsetRange(0, 5))
 
 
 def test_a_range_is_empty_when_it_ends_where_it_starts() -> None:

@@ -12,12 +12,17 @@ import pytest
 from pyspark import SparkContext
 
 from tidemill.batches.batch import UNLIMITED, AdmissionLimit, OffsetRange
-from tidemill.batches.source import Source
+from tidemill.batches.source import Source, SourceRuntime
+from tidemill.checkpoint.local_storage import LocalStorage
+from tidemill.checkpoint.source_log import SourceLog
 from tidemill.sources.directory import LocalDirectory
 from tidemill.sources.files import BinaryRecordsSource, TextFileSource
 from tidemill.sources.hadoop_directory import HadoopDirectory
 from tidemill.sources.queue import QueueSource
 from tidemill.spark.hadoop_files import HadoopFileSystem
+from tidemill.testing import ManualClock
+
+RUNTIME = SourceRuntime(0, ManualClock(1 << 40))
 
 
 @dataclass
@@ -27,12 +32,14 @@ class Subject:
     source: Source
     portions: list[list[Any]]
     add_third: Callable[[], None]
+    make: Callable[[], Source]
 
 
 def file_subject(
     directory: Path, make: Callable[[], Source], encode: Callable[[list[Any]], bytes], portions: Any
 ) -> Subject:
     source = make()
+    source.defined(0)
 
     def add(number: int) -> None:
         staged = directory.parent / f"staged-{number}"
@@ -42,7 +49,7 @@ def file_subject(
 
     add(0)
     add(1)
-    return Subject(source, portions, lambda: add(2))
+    return Subject(source, portions, lambda: add(2), make)
 
 
 @pytest.fixture(params=["queue", "text", "hadoop text", "binary"])
@@ -51,12 +58,12 @@ def subject(request: pytest.FixtureRequest, sc: SparkContext, tmp_path: Path) ->
     directory.mkdir()
     words = [["a", "b"], ["c"], ["d", "e", "f"]]
     if request.param == "queue":
-        return Subject(QueueSource(sc, words), words, lambda: None)
+        return Subject(QueueSource(sc, words), words, lambda: None, lambda: QueueSource(sc, words))
     if request.param == "binary":
         return file_subject(
             directory,
             lambda: BinaryRecordsSource(
-                sc, LocalDirectory(str(directory)), 60_000, 0, record_length=2
+                sc, LocalDirectory(str(directory)), 60_000, record_length=2
             ),
             b"".join,
             [[b"aa", b"bb"], [b"cc"], [b"dd", b"ee", b"ff"]],
@@ -69,7 +76,7 @@ def subject(request: pytest.FixtureRequest, sc: SparkContext, tmp_path: Path) ->
     )
     return file_subject(
         directory,
-        lambda: TextFileSource(sc, lister, 60_000, 0),
+        lambda: TextFileSource(sc, lister, 60_000),
         lambda lines: "".join(f"{line}\n" for line in lines).encode(),
         words,
     )
@@ -86,7 +93,7 @@ def take_all(source: Source, start: Any, time_ms: int) -> list[OffsetRange]:
 
 def test_every_portion_is_read_once_in_order_and_again_the_same(subject: Subject) -> None:
     source = subject.source
-    source.start(0)
+    source.start(RUNTIME)
     subject.add_third()
     ranges = take_all(source, source.initial_offset(), 30_000)
     read = [source.read(range_).collect() for range_ in ranges]
@@ -98,7 +105,7 @@ def test_every_portion_is_read_once_in_order_and_again_the_same(subject: Subject
 
 def test_an_empty_range_has_no_records(subject: Subject) -> None:
     source = subject.source
-    source.start(0)
+    source.start(RUNTIME)
     start = source.initial_offset()
     empty = OffsetRange(start, start)
     assert source.read(empty).collect() == []
@@ -110,14 +117,14 @@ def test_offsets_are_json(subject: Subject) -> None:
     import json
 
     source = subject.source
-    source.start(0)
+    source.start(RUNTIME)
     end = source.latest_offset(source.initial_offset(), UNLIMITED, 30_000)
     assert json.loads(json.dumps(end)) == end
 
 
 def test_committed_ranges_may_go_and_later_ones_stay(subject: Subject) -> None:
     source = subject.source
-    source.start(0)
+    source.start(RUNTIME)
     subject.add_third()
     ranges = take_all(source, source.initial_offset(), 30_000)
     source.commit(ranges[1].end)
@@ -128,9 +135,33 @@ def test_committed_ranges_may_go_and_later_ones_stay(subject: Subject) -> None:
 
 def test_a_plan_that_was_given_up_can_be_made_again(subject: Subject) -> None:
     source = subject.source
-    source.start(0)
+    source.start(RUNTIME)
     start = source.initial_offset()
     end = source.latest_offset(start, AdmissionLimit(max_files=1), 30_000)
     again = source.latest_offset(start, AdmissionLimit(max_files=1), 31_000)
     assert again == end
     assert source.read(OffsetRange(start, again)).collect() == subject.portions[0]
+
+
+def test_a_source_that_recovers_gives_the_same_ranges_and_goes_on(
+    subject: Subject, tmp_path: Path
+) -> None:
+    log = SourceLog(LocalStorage(str(tmp_path / "checkpoint")), "subject")
+    runtime = SourceRuntime(0, ManualClock(1 << 40), log)
+    source = subject.source
+    source.start(runtime)
+    initial = source.initial_offset()
+    first = OffsetRange(initial, source.latest_offset(initial, AdmissionLimit(max_files=1), 30_000))
+
+    again = subject.make()
+    again.start(runtime)
+    assert again.read(first).collect() == subject.portions[0]
+    subject.add_third()
+    rest = take_all(again, first.end, 31_000)
+    assert [again.read(range_).collect() for range_ in rest] == subject.portions[1:]
+    again.commit(rest[0].end)
+
+    once_more = subject.make()
+    once_more.start(runtime)
+    assert once_more.latest_offset(rest[-1].end, UNLIMITED, 32_000) == rest[-1].end
+    assert once_more.read(rest[-1]).collect() == subject.portions[-1]

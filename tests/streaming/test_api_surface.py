@@ -88,7 +88,9 @@ def test_every_method_exists_and_takes_the_same_parameters(
 
 def test_the_public_surface_is_what_it_is_meant_to_be() -> None:
     assert sorted(tidemill.__all__) == ["__version__", "session"]
-    assert sorted(tidemill.streaming.__all__) == sorted(pyspark.streaming.__all__)
+    assert sorted(tidemill.streaming.__all__) == sorted(
+        [*pyspark.streaming.__all__, "State", "StateSpec"]
+    )
     assert sorted(tidemill.testing.__all__) == ["BatchDriver", "ManualClock", "collected"]
     from tidemill.streaming import DStream, StreamingContext
 
@@ -101,7 +103,7 @@ def test_the_public_surface_is_what_it_is_meant_to_be() -> None:
         for name in dir(ours)
         if not name.startswith("_") and not hasattr(theirs, name)
     }
-    assert beyond_pyspark == {"getState"}
+    assert beyond_pyspark == {"getState", "mapWithState", "readState", "setName"}
 
 
 def test_the_helpers_of_util_work() -> None:

@@ -310,11 +310,9 @@ def test_large_batches_are_spread_and_small_ones_are_not(sc: SparkContext, strea
     assert sorted(totals[1]) == [(key, 10_000) for key in range(10)]
 
 
-def test_what_needs_receivers_or_state_says_so(stream: Stream) -> None:
+def test_what_needs_receivers_says_so(stream: Stream) -> None:
     with pytest.raises(UnsupportedError, match="needs receivers"):
         stream.ssc.socketTextStream("localhost", 9999)
-    with pytest.raises(UnsupportedError, match="needs a state store"):
-        stream.ssc.queueStream([]).updateStateByKey(lambda new, old: old)
 
 
 def test_partitions_of_a_reduced_batch_are_iterators(run_operation: Run) -> None:

@@ -3,57 +3,122 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from tidemill.batches.batch import UNLIMITED, AdmissionLimit, Batch, Offset, OffsetRange
-from tidemill.batches.source import Source
+from tidemill.batches.source import Source, SourceRuntime
+from tidemill.checkpoint.batch_log import BatchLog, LoggedBatches, OffsetRecord
+from tidemill.checkpoint.source_log import INITIAL, SourceLog
+from tidemill.checkpoint.storage import Storage
+from tidemill.common.clock import Clock
+
+
+@dataclass(frozen=True)
+class PlannedSource:
+    """A source, the name that it has in the log, and how much of it a batch may take."""
+
+    name: str
+    source: Source
+    limit: AdmissionLimit = UNLIMITED
 
 
 class BatchPlanner:
     """Cuts the sources of one stream into batches: each batch begins where the one before ended.
 
-    Not safe for threads: the job generator is its only caller.
+    With a storage every plan is written to ``offsets/N`` before anybody learns of it, so that a stream
+    that recovers has the same batches. Not safe for threads: the job generator is its only caller.
     """
 
     def __init__(
         self,
-        sources: Mapping[int, Source],
-        limits: Mapping[int, AdmissionLimit] | None = None,
+        sources: Mapping[int, PlannedSource],
+        clock: Clock,
+        storage: Storage | None = None,
     ) -> None:
         self._sources = dict(sources)
-        self._limits = dict(limits or {})
+        self._clock = clock
+        self._storage = storage
+        self._log = None if storage is None else BatchLog(storage)
+        self._initial: dict[int, Offset] = {}
         self._ends: dict[int, Offset] = {}
         self._next_id = 0
 
     def start(self, time_ms: int) -> None:
-        for source_id, source in self._sources.items():
-            source.start(time_ms)
-            self._ends[source_id] = source.initial_offset()
+        for source_id, planned in self._sources.items():
+            log = None if self._storage is None else SourceLog(self._storage, planned.name)
+            planned.source.start(SourceRuntime(time_ms, self._clock, log))
+            self._initial[source_id] = self._initial_offset(planned.source, log)
+        self._ends = dict(self._initial)
+
+    def _initial_offset(self, source: Source, log: SourceLog | None) -> Offset:
+        """Where the stream began, once and for all: asked a second time, a source may say something else."""
+        if log is None:
+            return source.initial_offset()
+        known = log.entries().get(INITIAL)
+        if known is None:
+            known = [source.initial_offset()]
+            log.put(INITIAL, known)
+        return known[0]
+
+    def restore(self, logged: LoggedBatches) -> list[Batch]:
+        """Go on after the last batch of a log. All its batches that can be read again, oldest first:
+        the unfinished ones, and before them those that a window may look back at.
+        """
+        unfinished = set(logged.unfinished)
+        ids = {planned.name: source_id for source_id, planned in self._sources.items()}
+        batches = []
+        for batch_id, record in logged.offsets.items():
+            ends = dict(self._ends)
+            for name, end in record.offsets.items():
+                if name in ids and end is not None:
+                    ends[ids[name]] = end
+            # Where the oldest batch begins was written in a file that is gone, unless it is the first.
+            if batch_id == 0 or batch_id - 1 in logged.offsets:
+                try:
+                    batches.append(self._batch(batch_id, record.batch_time_ms, ends))
+                except LookupError:
+                    if batch_id in unfinished:
+                        raise
+                    batches.clear()  # a source has forgotten it: nothing needs it any more
+            self._ends = ends
+            self._next_id = batch_id + 1
+        return batches
 
     def plan(self, time_ms: int) -> Batch:
-        """The next batch. All its ends are found before any of them is taken as the new beginning,
-        so that a source that fails leaves the plan where it was and the next batch catches up."""
-        ranges = {
-            source_id: OffsetRange(
-                self._ends[source_id],
-                source.latest_offset(
-                    self._ends[source_id], self._limits.get(source_id, UNLIMITED), time_ms
-                ),
-            )
-            for source_id, source in self._sources.items()
+        """The next batch.
+
+        1. All its ends are found: a source that fails leaves the plan where it was, and the next batch
+           catches up.
+        2. ``offsets/N`` is written. From now on the batch exists.
+        3. Its ends are the beginning of the next.
+        """
+        ends = {
+            source_id: planned.source.latest_offset(self._ends[source_id], planned.limit, time_ms)
+            for source_id, planned in self._sources.items()
         }
-        sizes = {
-            source_id: self._sources[source_id].size(range_) for source_id, range_ in ranges.items()
-        }
-        batch = Batch(self._next_id, time_ms, ranges, sizes)
-        self._ends = {source_id: range_.end for source_id, range_ in ranges.items()}
+        batch = self._batch(self._next_id, time_ms, ends)  # 1
+        if self._log is not None:  # 2
+            named = {planned.name: ends[source_id] for source_id, planned in self._sources.items()}
+            self._log.write_offsets(batch.batch_id, OffsetRecord(time_ms, named))
+        self._ends = ends  # 3
         self._next_id += 1
         return batch
+
+    def _batch(self, batch_id: int, time_ms: int, ends: Mapping[int, Offset]) -> Batch:
+        ranges = {
+            source_id: OffsetRange(self._ends[source_id], ends[source_id]) for source_id in ends
+        }
+        sizes = {
+            source_id: self._sources[source_id].source.size(range_)
+            for source_id, range_ in ranges.items()
+        }
+        return Batch(batch_id, time_ms, ranges, sizes)
 
     def commit(self, batch: Batch) -> None:
         """The batch, and everything that could read its ranges again, is done with."""
         for source_id, range_ in batch.ranges.items():
-            self._sources[source_id].commit(range_.end)
+            self._sources[source_id].source.commit(range_.end)
 
     def stop(self) -> None:
-        for source in self._sources.values():
-            source.stop()
+        for planned in self._sources.values():
+            planned.source.stop()

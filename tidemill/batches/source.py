@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tidemill.batches.batch import AdmissionLimit, Offset, OffsetRange, RangeSize
@@ -10,17 +11,37 @@ from tidemill.batches.batch import AdmissionLimit, Offset, OffsetRange, RangeSiz
 if TYPE_CHECKING:
     from pyspark import RDD
 
+    from tidemill.checkpoint.source_log import SourceLog
+    from tidemill.common.clock import Clock
+
+
+@dataclass(frozen=True)
+class SourceRuntime:
+    """What a source is given when its stream starts.
+
+    ``log`` is None in a stream without a checkpoint directory. What is in it when the stream starts,
+    an earlier run of the same stream has left.
+    """
+
+    time_ms: int
+    clock: Clock
+    log: SourceLog | None = None
+
 
 class Source(ABC):
     """Anything that can be read in ranges. One planner thread calls all methods but :meth:`read`.
 
-    The order of calls is: :meth:`start` once; then for each batch :meth:`latest_offset`, at some
+    The order of calls is: :meth:`defined` when a program makes the stream, not when a stream is
+    recovered from its checkpoint; :meth:`start` once; then for each batch :meth:`latest_offset`, at some
     later time :meth:`read` of the range that was planned (perhaps more than once, perhaps never),
     and in the end :meth:`commit`; :meth:`stop` once. Nothing is called after ``stop``.
     """
 
-    def start(self, time_ms: int) -> None:
-        """The stream starts: acquire what is needed. Only data from now on belongs to the stream."""
+    def defined(self, time_ms: int) -> None:
+        """The program has made this stream: what comes from now on belongs to it."""
+
+    def start(self, runtime: SourceRuntime) -> None:
+        """The stream starts: acquire what is needed, and remember what an earlier run has left."""
 
     @abstractmethod
     def initial_offset(self) -> Offset:
@@ -47,7 +68,7 @@ class Source(ABC):
         return self.size(range_).records
 
     def commit(self, end: Offset) -> None:
-        """Nothing up to ``end`` will be read again: it may be forgotten."""
+        """Nothing up to ``end`` will be read again, not even by a stream that recovers."""
 
     def stop(self) -> None:
         """The stream has stopped: release what :meth:`start` acquired. Idempotent."""

@@ -6,7 +6,7 @@ import argparse
 import sys
 
 import tidemill
-from tidemill.cli import doctor
+from tidemill.cli import doctor, run
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -14,6 +14,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--version", action="version", version=f"tidemill {tidemill.__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
     doctor.add_to(commands)
+    run.add_to(commands)
     parsed = parser.parse_args(arguments)
     return int(parsed.run(parsed))
 

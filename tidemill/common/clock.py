@@ -27,6 +27,14 @@ class Clock(ABC):
         """The time now. Never smaller than an earlier answer."""
 
     @abstractmethod
+    def wall_ms(self) -> int:
+        """What the machine's own clock shows, by which files get their times. It may go back."""
+
+    @abstractmethod
+    def start_after(self, time_ms: int) -> None:
+        """Show at least ``time_ms`` from now on: a stream has been there before."""
+
+    @abstractmethod
     def _longest_wait_s(self, target_ms: int) -> float | None:
         """How long a waiter may sleep before it has to look at the clock again."""
 
@@ -53,7 +61,8 @@ class SystemClock(Clock):
 
     When the wall clock is set back (an operator, a bad NTP server), a stream that waits for its next
     batch time would stand still for as long. This clock then goes on from where it was, at the
-    speed of the monotonic clock, until the wall clock has caught up.
+    speed of the monotonic clock, until the wall clock has caught up. So does a stream that is started
+    again after its last batch by a clock that has been set back in between: :meth:`start_after`.
     """
 
     def __init__(
@@ -77,6 +86,15 @@ class SystemClock(Clock):
                 return wall_ns // 1_000_000
             return expected_ns // 1_000_000
 
+    def wall_ms(self) -> int:
+        return self._wall_ns() // 1_000_000
+
+    def start_after(self, time_ms: int) -> None:
+        behind_ms = time_ms - self.now_ms()
+        if behind_ms > 0:
+            with self._anchor_lock:
+                self._anchor_wall_ns += behind_ms * 1_000_000
+
     def _longest_wait_s(self, target_ms: int) -> float | None:
         return max(0.0, (target_ms - self.now_ms()) / 1000)
 
@@ -93,6 +111,7 @@ class ManualClock(Clock):
     def __init__(self, start_ms: int = 0) -> None:
         super().__init__()
         self._now_ms = start_ms
+        self._wall_ms = start_ms
 
     def now_ms(self) -> int:
         with self._changed:
@@ -104,11 +123,21 @@ class ManualClock(Clock):
             raise ValueError(f"a clock does not go back: advance({by_ms})")
         with self._changed:
             self._now_ms += by_ms
+            self._wall_ms += by_ms
             self._changed.notify_all()
 
     def set_to(self, time_ms: int) -> None:
         """Move the clock to ``time_ms``, which must not lie in its past."""
         self.advance(time_ms - self.now_ms())
+
+    def wall_ms(self) -> int:
+        with self._changed:
+            return self._wall_ms
+
+    def start_after(self, time_ms: int) -> None:
+        with self._changed:
+            self._now_ms = max(self._now_ms, time_ms)
+            self._changed.notify_all()
 
     def _longest_wait_s(self, target_ms: int) -> float | None:
         return None  # only advance() or interrupt_waiters() can change anything

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from datetime import datetime
+from datetime import UTC, datetime
 
 from tidemill.errors import GraphError
 
@@ -48,3 +48,11 @@ def clock_face(time_ms: int, with_millis: bool) -> str:
     """``12:00:03``, or ``12:00:03.500`` where batches are shorter than a second."""
     text = time.strftime("%H:%M:%S", time.localtime(time_ms // 1000))
     return f"{text}.{time_ms % 1000:03d}" if with_millis else text
+
+
+def iso_time(time_ms: int) -> str:
+    """
+    >>> iso_time(1_600_000_000_000)
+    '2020-09-13T12:26:40Z'
+    """
+    return datetime.fromtimestamp(time_ms // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -118,7 +118,7 @@ class LocalDirectory:
 
     def _list(self, directory: str, memory: _DirectoryMemory) -> None:
         """Bring ``memory.candidates`` up to date: the names that may be new files."""
-        now_ms = self._wall_clock.now_ms()
+        now_ms = self._wall_clock.wall_ms()
         modified_ns = os.stat(directory).st_mtime_ns
         if modified_ns != memory.modified_ns:
             memory.listings_since_change = 0

@@ -6,13 +6,15 @@ import logging
 import re
 from abc import abstractmethod
 from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import AnalysisException
 
 from tidemill.batches.batch import AdmissionLimit, Offset, OffsetRange, RangeSize
 from tidemill.batches.parallelism import tasks_for_bytes
-from tidemill.batches.source import Source
+from tidemill.batches.source import Source, SourceRuntime
 from tidemill.sources.directory import DirectoryLister, FoundFile
 from tidemill.sources.file_reader import (
     ArrowLines,
@@ -24,12 +26,19 @@ from tidemill.sources.file_reader import (
     is_packed,
     pack_splits,
 )
+from tidemill.sources.hadoop_directory import lister_for
 from tidemill.spark.hadoop_files import text_as_arrow
 
 if TYPE_CHECKING:
     from pyspark import RDD, SparkContext
 
 logger = logging.getLogger(__name__)
+
+BEFORE = "before"
+"""The log entry with the files that were there before the stream."""
+
+CLOCK_MAY_GO_BACK_MS = 2 * 3_600_000
+"""So far may the machine's clock be set back without a file being missed or taken twice."""
 
 
 class FileSource(Source):
@@ -38,7 +47,8 @@ class FileSource(Source):
     A file belongs to the stream if it was not there when the stream was made, and if its modification
     time lies within the remember window before a batch and not after it (a file from the future
     waits). It is taken exactly once, by its path. Files come in the order of their modification
-    times.
+    times. All of that holds through restarts: files that were found are in the source's log before
+    a batch is planned with them.
 
     What is found is put at the end of a log, whose positions are the offsets. So how far a batch can
     reach depends on nothing but the log, and a plan that was given up can be made again.
@@ -49,21 +59,41 @@ class FileSource(Source):
         spark_context: SparkContext,
         lister: DirectoryLister,
         remember_ms: int,
-        now_ms: int,
-        new_files_only: bool = True,
     ) -> None:
         self._sc = spark_context
         self._lister = lister
         self._remember_ms = remember_ms
-        # Found, or there before the stream: path to modification time, until the window has passed it.
+        # Found, or there before the stream: path to modification time, for as long as it could look new.
         self._seen: dict[str, int] = {}
         self._log: dict[int, FoundFile] = {}
         self._log_end = 0
+        # What is on disk: the position of an entry to the latest modification time in it.
+        self._entries: dict[str, int] = {}
+        self._oldest_ms = 0
+        self._runtime: SourceRuntime | None = None
         self._report = spark_context.accumulator(ReadReport(), ReportParam())
         self._reported_problems: set[str] = set()
-        if new_files_only:
-            for file in lister.find(now_ms - remember_ms, 1 << 62, ()):
-                self._seen[file.path] = file.modified_ms
+
+    def defined(self, time_ms: int) -> None:
+        oldest_ms = time_ms - self._remember_ms - CLOCK_MAY_GO_BACK_MS
+        for file in self._lister.find(oldest_ms, 1 << 62, ()):
+            self._seen[file.path] = file.modified_ms
+
+    def start(self, runtime: SourceRuntime) -> None:
+        self._runtime = runtime
+        if runtime.log is None:
+            return
+        entries = runtime.log.entries()
+        if BEFORE not in entries:
+            runtime.log.put(BEFORE, map(list, self._seen.items()))
+            return
+        self._seen = dict(entries[BEFORE])
+        for name, values in entries.items():
+            if name.isdigit():
+                files = [FoundFile(**value) for value in values]
+                self._log.update(enumerate(files, int(name)))
+                self._note(name, files)
+        self._log_end = max(self._log, default=-1) + 1
 
     @abstractmethod
     def _read_files(self, files: list[FoundFile]) -> RDD[Any]:
@@ -86,14 +116,30 @@ class FileSource(Source):
 
     def _discover(self, time_ms: int) -> None:
         """Put files that have become visible into the log. They stay there, however long a limit
-        holds them back."""
-        oldest_ms = time_ms - self._remember_ms
+        holds them back.
+
+        Files have their times from the machine's own clock. When that is set back the stream's clock is
+        ahead of it, and a file that comes now is not old. How far the window follows has a limit: what
+        it may come back to must still be known.
+        """
+        now_ms = time_ms if self._runtime is None else min(time_ms, self._runtime.clock.wall_ms())
+        self._oldest_ms = max(self._oldest_ms, time_ms - self._remember_ms)
+        oldest_ms = max(now_ms - self._remember_ms, self._oldest_ms - CLOCK_MAY_GO_BACK_MS)
         found = self._lister.find(oldest_ms, time_ms, self._seen)
-        self._seen = {path: at_ms for path, at_ms in self._seen.items() if at_ms > oldest_ms}
-        for file in sorted(found, key=lambda file: (file.modified_ms, file.path)):
-            self._seen[file.path] = file.modified_ms
-            self._log[self._log_end] = file
-            self._log_end += 1
+        forgotten_ms = self._oldest_ms - CLOCK_MAY_GO_BACK_MS
+        self._seen = {path: at_ms for path, at_ms in self._seen.items() if at_ms > forgotten_ms}
+        if not found:
+            return
+        files = sorted(found, key=lambda file: (file.modified_ms, file.path))
+        if self._runtime is not None and self._runtime.log is not None:
+            self._runtime.log.put(str(self._log_end), map(asdict, files))
+        self._note(str(self._log_end), files)
+        self._log.update(enumerate(files, self._log_end))
+        self._log_end += len(files)
+
+    def _note(self, entry: str, files: list[FoundFile]) -> None:
+        self._seen.update((file.path, file.modified_ms) for file in files)
+        self._entries[entry] = max(file.modified_ms for file in files)
 
     def size(self, range_: OffsetRange) -> RangeSize:
         files = self._files(range_)
@@ -117,6 +163,20 @@ class FileSource(Source):
         paths = {self._log.pop(position).path for position in done}
         self._report.value.forget(paths)
         self._reported_problems -= paths
+        self._delete_entries(end)
+
+    def _delete_entries(self, end: Offset) -> None:
+        """Delete from the disk what no batch will read and no listing can mistake for new."""
+        if self._runtime is None or self._runtime.log is None:
+            return
+        starts = sorted(map(int, self._entries))
+        for start, next_start in pairwise([*starts, self._log_end]):
+            too_old_ms = self._oldest_ms - CLOCK_MAY_GO_BACK_MS
+            if next_start <= end and self._entries[str(start)] <= too_old_ms:
+                if next_start == self._log_end:
+                    return  # the last one says how far the log has come
+                self._runtime.log.delete(str(start))
+                del self._entries[str(start)]
 
     def _files(self, range_: OffsetRange) -> list[FoundFile]:
         return [self._log[position] for position in range(range_.start, range_.end)]
@@ -199,8 +259,14 @@ def uri_of(file: FoundFile) -> str:
 class BinaryRecordsSource(FileSource):
     """Records of a fixed length, one after the other."""
 
-    def __init__(self, *args: Any, record_length: int, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(
+        self,
+        spark_context: SparkContext,
+        lister: DirectoryLister,
+        remember_ms: int,
+        record_length: int,
+    ) -> None:
+        super().__init__(spark_context, lister, remember_ms)
         self._record_length = record_length
 
     def _read_files(self, files: list[FoundFile]) -> RDD[bytes]:
@@ -213,3 +279,22 @@ class BinaryRecordsSource(FileSource):
         if remote:
             rdds.append(self._sc.binaryRecords(",".join(remote), self._record_length))
         return rdds[0] if len(rdds) == 1 else self._sc.union(rdds)
+
+
+@dataclass(frozen=True)
+class DirectoryReader:
+    """Makes the source of a directory, when the program is written and again when it is recovered."""
+
+    directory: str
+    remember_ms: int
+    batches_remembered: int
+    record_length: int | None = None
+
+    def __call__(self, spark_context: SparkContext) -> FileSource:
+        lister = lister_for(spark_context, self.directory, self.batches_remembered)
+        if self.record_length is None:
+            return TextFileSource(spark_context, lister, self.remember_ms)
+        return BinaryRecordsSource(spark_context, lister, self.remember_ms, self.record_length)
+
+    def __str__(self) -> str:
+        return self.directory

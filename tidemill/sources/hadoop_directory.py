@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Container
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
@@ -32,6 +33,14 @@ def lister_for(
     if not scheme and default_file_system(spark_context).startswith("file:"):
         return LocalDirectory(directory, recheck_over=recheck_over)
     return HadoopDirectory(HadoopFileSystem(spark_context, directory), directory)
+
+
+def absolute_directory(spark_context: SparkContext, directory: str) -> str:
+    """``directory`` as it is found from anywhere, such as the place where a stream is started again."""
+    is_relative_path = not urlsplit(directory).scheme and default_file_system(
+        spark_context
+    ).startswith("file:")
+    return os.path.abspath(directory) if is_relative_path else directory
 
 
 class HadoopDirectory:
@@ -87,7 +96,7 @@ class HadoopDirectory:
         return [file for _, files in listings.values() for file in files]
 
     def _list(self, path: str, modified_ms: int) -> tuple[int, list[FoundFile]]:
-        settled = 0 < modified_ms < self._wall_clock.now_ms() - self.SETTLED_AFTER_MS
+        settled = 0 < modified_ms < self._wall_clock.wall_ms() - self.SETTLED_AFTER_MS
         files = [
             FoundFile(status.path, status.size, status.modified_ms)
             for status in self._fs.listing(path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sized
+from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -44,13 +45,18 @@ class QueueSource(Source):
         default: Any = None,
     ) -> None:
         self._sc = spark_context
-        self._queue: dict[int, Entry] = {
-            position: queue_entry(value, f"entry {position} of the queue")
-            for position, value in enumerate(entries)
-        }
+        self._queue: dict[int, Entry] = dict(enumerate(self.entries_of(entries)))
         self._length = len(self._queue)
         self._one_at_a_time = one_at_a_time
         self._default = None if default is None else queue_entry(default, "the default")
+
+    @staticmethod
+    def entries_of(rdds: Iterable[Any]) -> list[Entry]:
+        """A queue as it can be kept: read once, and checked."""
+        return [
+            queue_entry(value, f"entry {position} of the queue")
+            for position, value in enumerate(rdds)
+        ]
 
     def initial_offset(self) -> Offset:
         return 0
@@ -88,3 +94,18 @@ class QueueSource(Source):
         return self._sc.parallelize(
             records, tasks_for_records(len(records), self._sc.defaultParallelism)
         )
+
+
+@dataclass(frozen=True)
+class QueueReader:
+    """Makes the source of a queue, when the program is written and again when it is recovered."""
+
+    entries: list[Entry]
+    one_at_a_time: bool
+    default: Entry | None
+
+    def __call__(self, spark_context: SparkContext) -> QueueSource:
+        return QueueSource(spark_context, self.entries, self.one_at_a_time, self.default)
+
+    def __str__(self) -> str:
+        return ""

@@ -94,7 +94,12 @@ def _same(value: Any) -> Any:
     return value
 
 
-def combine_by_key(rdd: RDD[Any], combiner: Combiner, num_partitions: int | None) -> RDD[Any]:
+def combine_by_key(
+    rdd: RDD[Any],
+    combiner: Combiner,
+    num_partitions: int | None,
+    partition_func: Callable[[Any], int] = portable_hash,
+) -> RDD[Any]:
     """``rdd.combineByKey``; without a number of partitions, as many as the input is worth."""
     partitions = rdd.getNumPartitions()
     target = reduce_partitions(partitions, num_partitions, rdd.ctx)
@@ -107,13 +112,27 @@ def combine_by_key(rdd: RDD[Any], combiner: Combiner, num_partitions: int | None
     local = beginning.mapPartitionsWithIndex(combine, rdd.partitioner is not None)
     if partitions == 1:
         # One partition is partitioned by key, trivially: PySpark leaves out an exchange into one.
-        local.partitioner = Partitioner(1, portable_hash)
-    exchanged = local.partitionBy(target)
+        local.partitioner = Partitioner(1, partition_func)
+    exchanged = local.partitionBy(target, partition_func)
     if exchanged is local:
         return local
     return exchanged.mapPartitionsWithIndex(
         CombineLocally(combiner.of_combiners(), memory_mb), True
     )
+
+
+def place_by_key(
+    rdd: RDD[Any], num_partitions: int, partition_func: Callable[[Any], int]
+) -> RDD[Any]:
+    """``rdd.partitionBy``, without an exchange where there is one partition before and after."""
+    if rdd.getNumPartitions() == num_partitions == 1:
+        return rdd
+    return rdd.partitionBy(num_partitions, partition_func)
+
+
+def compute_fully(rdd: RDD[Any]) -> None:
+    """Compute all of a persisted RDD. The JVM alone goes over the result: no second Python task."""
+    rdd._jrdd.count()
 
 
 def group_by_key(rdd: RDD[Any], num_partitions: int | None) -> RDD[Any]:

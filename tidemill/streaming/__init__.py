@@ -6,5 +6,6 @@
 from tidemill.streaming.context import StreamingContext
 from tidemill.streaming.dstream import DStream
 from tidemill.streaming.listener import StreamingListener
+from tidemill.streaming.state_spec import State, StateSpec
 
-__all__ = ["DStream", "StreamingContext", "StreamingListener"]
+__all__ = ["DStream", "State", "StateSpec", "StreamingContext", "StreamingListener"]

@@ -6,34 +6,37 @@ import enum
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, TypeVar
 
-from pyspark import RDD, SparkContext, StorageLevel
+from pyspark import RDD, SparkContext
 
-from tidemill.batches.batch import UNLIMITED
-from tidemill.batches.source import Source
+from tidemill.batches.durable import holds_program
 from tidemill.common.clock import Clock, SystemClock
-from tidemill.common.config import (
-    FILE_MIN_REMEMBER_MS,
-    GRACEFUL_STOP_TIMEOUT_MS,
-    STOP_GRACEFULLY_ON_SHUTDOWN,
-)
+from tidemill.common.config import GRACEFUL_STOP_TIMEOUT_MS, STOP_GRACEFULLY_ON_SHUTDOWN
 from tidemill.common.times import duration_ms
 from tidemill.errors import GraphError, IllegalStateError, UnsupportedError
 from tidemill.progress.events import StreamingStarted
 from tidemill.progress.listener_bus import ListenerBus
-from tidemill.sources.files import BinaryRecordsSource, TextFileSource
-from tidemill.sources.hadoop_directory import lister_for
-from tidemill.sources.queue import QueueSource
 from tidemill.spark.session import warn_if_slow
 from tidemill.spark.shipping import ship_package
 from tidemill.streaming.dstream import DStream
 from tidemill.streaming.graph import DStreamGraph
+from tidemill.streaming.inputs import InputStreams
 from tidemill.streaming.job_scheduler import JobScheduler
 from tidemill.streaming.listener import StreamingListener
-from tidemill.streaming.nodes import InputNode, TransformedNode
+from tidemill.streaming.nodes import TransformedNode
+from tidemill.streaming.program import (
+    Recovered,
+    read_graph,
+    read_header,
+    refuse_foreign,
+    spark_context_for,
+)
 from tidemill.streaming.shutdown import ShutdownHook
+from tidemill.streaming.stateful_node import StatefulNode, state_rdd
+from tidemill.streaming.stream_start import StreamStart
+from tidemill.streaming.upgrade import Renames
 from tidemill.streaming.waiter import ContextWaiter
 
 __all__ = ["StreamingContext"]
@@ -48,7 +51,7 @@ class StreamingContextState(enum.Enum):
     STOPPED = "stopped"  # for good: a new context is needed to go on
 
 
-class StreamingContext:
+class StreamingContext(InputStreams):
     """Cuts streams into batches and runs every batch on Spark.
 
     ::
@@ -95,6 +98,7 @@ class StreamingContext:
         self._bus = ListenerBus("streaming-listeners")
         self._waiter = ContextWaiter()
         self._scheduler: JobScheduler | None = None
+        self._start = StreamStart(self._graph, self._clock)
         self._hook = ShutdownHook(self._stop_on_shutdown)
         self._state = StreamingContextState.INITIALIZED
         # Held during start() and stop(): a second call waits for the first one to finish.
@@ -105,20 +109,41 @@ class StreamingContext:
 
     @classmethod
     def getOrCreate(
-        cls, checkpointPath: str, setupFunc: Callable[[], StreamingContext]
+        cls,
+        checkpointPath: str,
+        setupFunc: Callable[[], StreamingContext],
+        *,
+        upgrade: bool | Renames = False,
+        clock: Clock | None = None,
     ) -> StreamingContext:
-        """The context that ``setupFunc`` makes, with ``checkpointPath`` as its checkpoint directory."""
-        if os.path.isdir(checkpointPath):
-            foreign = [
-                name for name in os.listdir(checkpointPath) if name.startswith("checkpoint-")
-            ]
-            if foreign:
-                raise UnsupportedError(
-                    f"{checkpointPath} holds a checkpoint of Spark's own DStreams ({foreign[0]}), which "
-                    "no other program can read: finish it with pyspark.streaming, or give a new directory"
-                )
-        ssc = setupFunc()
+        """The stream of a checkpoint directory, or, if it has none yet, what ``setupFunc`` makes.
+
+        A stream that is recovered has its configuration, its operations and its state; it runs the
+        batches that were not finished, those of the time in which nobody ran it, and then goes on.
+        ``setupFunc`` is not called.
+
+        With ``upgrade`` it is: the new program goes on with the offsets and the state of the old one, by
+        the names of its operators (:meth:`DStream.setName`). ``upgrade={"old": "new", "gone": None}``
+        renames and drops operators.
+        """
+        refuse_foreign(checkpointPath)
+        if upgrade and (header := read_header(checkpointPath)) is not None:
+            ssc = setupFunc()
+            ssc._start.upgrade(header, upgrade if isinstance(upgrade, Mapping) else {})
+        elif holds_program(checkpointPath):
+            ssc = cls._recovered(checkpointPath, clock)
+        else:
+            ssc = setupFunc()
         ssc.checkpoint(checkpointPath)
+        return ssc
+
+    @classmethod
+    def _recovered(cls, directory: str, clock: Clock | None) -> StreamingContext:
+        header, graph = read_graph(directory)
+        graph.attach(spark_context_for(header))
+        ssc = cls(graph.spark_context, graph.batch_ms / 1000, clock=clock)
+        ssc._graph = graph
+        ssc._start = StreamStart(graph, ssc._clock, Recovered(header.zero_ms))
         return ssc
 
     @classmethod
@@ -177,14 +202,9 @@ class StreamingContext:
     def _start_threads(self) -> None:
         try:
             ship_package(self._sc)
-            self._scheduler = JobScheduler(
-                self._graph, self._clock, self._bus, self._waiter.notify_error
-            )
-            self._scheduler.start()
+            self._scheduler = self._start.run(self._bus, self._waiter.notify_error)
         except BaseException:
             # A context that failed halfway through its start is of no use any more.
-            if self._scheduler is not None:
-                self._scheduler.stop()
             self._graph.freeze("failed to start")
             self._state = StreamingContextState.STOPPED
             raise
@@ -244,6 +264,7 @@ class StreamingContext:
                     timeout_s,
                 )
         self._scheduler.stop()
+        self._start.close()
         self._hook.remove()
         with StreamingContext._activation_lock:
             if StreamingContext._activeContext is self:
@@ -260,67 +281,39 @@ class StreamingContext:
         self._graph.remember_ms = duration_ms(duration, "the remember duration")
 
     def checkpoint(self, directory: str) -> None:
-        """Set where RDDs are checkpointed that a :meth:`DStream.checkpoint` asks for."""
-        self._sc.setCheckpointDir(directory)
-        self._graph.checkpoint_directory = directory
+        """Make the stream durable: ``directory`` keeps what it needs to survive its driver.
+
+        A path, or a URI of a file system that all executors reach. A stream that was stopped, or died,
+        goes on with :meth:`getOrCreate`.
+        """
+        if not isinstance(directory, str) or not directory:
+            raise GraphError(f"the checkpoint directory must be a path or a URI, not {directory!r}")
+        self._graph.refuse_change_after_start()
+        self._graph.checkpoint_directory = (
+            directory if "://" in directory else os.path.abspath(directory)
+        )
+
+    def readState(self, name: str) -> RDD[tuple[Any, Any]]:
+        """The keys and values of a stream with state, as of the last committed batch.
+
+        ``name`` is the one it was given with :meth:`DStream.setName`, or its operation and number, such
+        as ``updateStateByKey-1``. The stream goes on meanwhile.
+        """
+        operators = self._graph.operators()
+        node = operators.get(name)
+        state = self._graph.state
+        if not isinstance(node, StatefulNode) or state is None:
+            known = [n for n, of in operators.items() if isinstance(of, StatefulNode)]
+            raise GraphError(
+                f"there is no stream with state called {name!r} that has been started; "
+                f"there is {', '.join(known) or 'none'}"
+            )
+        operator_state = state.state_of(node.operator_id)
+        return state_rdd(self._sc, operator_state, state.latest(node.operator_id))
 
     def addStreamingListener(self, streamingListener: StreamingListener) -> None:
         """Have ``streamingListener`` told what happens to batches, output operations and receivers."""
         self._bus.add_listener(streamingListener)
-
-    # -- inputs --------------------------------------------------------------------------------
-
-    def queueStream(
-        self,
-        rdds: Iterable[RDD[T] | Iterable[T]],
-        oneAtATime: bool = True,
-        default: RDD[T] | Iterable[T] | None = None,
-    ) -> DStream[T]:
-        """A stream from a queue of RDDs or lists: one of them in each batch, or all in the first.
-
-        A batch that finds the queue empty gets ``default``, or nothing. The queue is copied: later
-        changes to it are not seen.
-        """
-        return self._input(QueueSource(self._sc, rdds, oneAtATime, default))
-
-    def textFileStream(self, directory: str) -> DStream[str]:
-        """The lines of files that appear in ``directory``, which may be a glob pattern of directories.
-
-        Files must be moved or renamed into place whole, and are UTF-8. Hidden and temporary names are
-        ignored (a leading ``.`` or ``_``; ``.tmp``, ``._COPYING_``, ``.inprogress``, ``.filepart``,
-        a trailing ``~``). Compressed files are unpacked by their names.
-        """
-        return self._input(TextFileSource(self._sc, *self._directory(directory)))
-
-    def binaryRecordsStream(self, directory: str, recordLength: int) -> DStream[bytes]:
-        """Records of ``recordLength`` bytes from files that appear in ``directory``."""
-        if isinstance(recordLength, bool) or not isinstance(recordLength, int) or recordLength < 1:
-            raise GraphError(f"recordLength must be at least 1 byte, not {recordLength!r}")
-        found = self._directory(directory)
-        return self._input(BinaryRecordsSource(self._sc, *found, record_length=recordLength))
-
-    def socketTextStream(
-        self,
-        hostname: str,
-        port: int,
-        storageLevel: StorageLevel = StorageLevel.MEMORY_AND_DISK_2,
-    ) -> DStream[str]:
-        """Lines from a TCP connection."""
-        raise UnsupportedError(
-            "socketTextStream needs receivers, which this version of Tidemill does not have yet: "
-            "write what arrives at the socket into files and read them with textFileStream"
-        )
-
-    def _directory(self, directory: str) -> tuple[Any, int, int]:
-        if not isinstance(directory, str) or not directory:
-            raise GraphError(f"the directory to watch must be a path or a URI, not {directory!r}")
-        now_ms = self._clock.now_ms()
-        at_least_ms = FILE_MIN_REMEMBER_MS.read(self._sc.getConf())
-        batches = -(-at_least_ms // self._graph.batch_ms)
-        return lister_for(self._sc, directory, batches), batches * self._graph.batch_ms, now_ms
-
-    def _input(self, source: Source) -> DStream[Any]:
-        return DStream(InputNode(self._graph, source, UNLIMITED), self)
 
     # -- several streams at once ---------------------------------------------------------------
 
@@ -343,7 +336,7 @@ class StreamingContext:
             raise GraphError("should have at least one DStream to union")
         if len(dstreams) == 1:
             return dstreams[0]
-        return self.transform(list(dstreams), lambda rdds: self._sc.union(list(rdds)))
+        return self.transform(list(dstreams), lambda rdds: rdds[0].ctx.union(list(rdds)))
 
 
 def _require_same_slide(dstreams: Iterable[DStream[Any]]) -> None:

@@ -26,6 +26,7 @@ from tidemill.spark.records import (
 from tidemill.streaming.node import DStreamNode
 from tidemill.streaming.nodes import OutputNode, TransformedNode
 from tidemill.streaming.pair_operations import PairOperations
+from tidemill.streaming.stateful_node import StatefulNode, StateSnapshotsNode
 from tidemill.streaming.util import TransformFunction, rddToFileName, with_time
 from tidemill.streaming.window_operations import WindowOperations
 
@@ -164,6 +165,18 @@ class DStream(PairOperations, WindowOperations, Generic[T_co]):
 
     # -- storage -------------------------------------------------------------------------------
 
+    def setName(self: DStream[T], name: str) -> DStream[T]:
+        """Give an input, or a stream with state, the name under which its checkpoint knows it.
+
+        Without one it has a number. A name stays right when a new version of the program has more
+        streams, or has them in another order: ``getOrCreate(..., upgrade=True)`` goes by names.
+        """
+        self._node.graph.refuse_change_after_start()
+        if not isinstance(name, str) or not name:
+            raise GraphError(f"the name of a stream must be a text, not {name!r}")
+        self._node.name = name
+        return self
+
     def cache(self: DStream[T]) -> DStream[T]:
         """Keep each batch's RDD in memory for as long as the stream can need it."""
         return self.persist(StorageLevel.MEMORY_ONLY)
@@ -240,6 +253,12 @@ class DStream(PairOperations, WindowOperations, Generic[T_co]):
     def _per_rdd(self, func: Callable[[RDD[Any]], RDD[Any]]) -> DStream[Any]:
         return DStream(TransformedNode([self._node], lambda _, rdd: func(rdd)), self._ssc)
 
+    def _stream_of(self, node: DStreamNode) -> DStream[Any]:
+        return DStream(node, self._ssc)
+
+    def _stream_with_state(self, node: StatefulNode) -> MapWithStateDStream:
+        return MapWithStateDStream(node, self._ssc)
+
     def _join_streams(self, other: DStream[Any], func: Callable[..., Any]) -> DStream[Any]:
         """A stream of ``func(time, rdd, other's rdd)``."""
         if other._node.graph is not self._node.graph:
@@ -269,3 +288,13 @@ class TransformedDStream(DStream[U]):
         function = TransformFunction(prev._sc, self.func)
         node = TransformedNode([prev._node], lambda time_ms, rdd: function.call(time_ms, [rdd]))
         super().__init__(node, prev._ssc)
+
+
+class MapWithStateDStream(DStream[Any]):
+    """What ``mapWithState`` returns: its function's results, and a way to all states."""
+
+    _node: StatefulNode
+
+    def stateSnapshots(self) -> DStream[tuple[Any, Any]]:
+        """All keys and their states after each batch. Costs in proportion to all keys."""
+        return DStream(StateSnapshotsNode(self._node), self._ssc)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import InitVar, dataclass, field, replace
 from typing import Any
 
+from tidemill.batches.batch import Batch
 from tidemill.progress.batch_info import BatchInfo, OutputOperationInfo, StreamInputInfo
 from tidemill.streaming.creation_site import CreationSite
 
@@ -24,29 +25,39 @@ class Job:
 class JobSet:
     """All jobs of one batch. Changed only by the job scheduler's event loop."""
 
-    time_ms: int
-    jobs: Sequence[Job]
+    batch: Batch
+    sites: InitVar[Mapping[int, CreationSite]]
     inputs: Mapping[int, StreamInputInfo]
     submission_ms: int
     start_ms: int | None = None
     end_ms: int | None = None
     operations: dict[int, OutputOperationInfo] = field(default_factory=dict)
+    _failed_early: bool = False
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, sites: Mapping[int, CreationSite]) -> None:
         self.operations = {
-            job.output_op_id: OutputOperationInfo(
-                self.time_ms, job.output_op_id, job.site.operation, str(job.site)
-            )
-            for job in self.jobs
+            output_op_id: OutputOperationInfo(self.time_ms, output_op_id, site.operation, str(site))
+            for output_op_id, site in sites.items()
         }
 
-    def started(self, job: Job, now_ms: int) -> bool:
-        """Note that a job has begun. True if it is the first one of the batch."""
+    @property
+    def time_ms(self) -> int:
+        return self.batch.time_ms
+
+    def keep_only(self, jobs: Sequence[Job]) -> None:
+        """An output operation that was expected has nothing to do after all."""
+        ids = {job.output_op_id for job in jobs}
+        self.operations = {n: info for n, info in self.operations.items() if n in ids}
+
+    def begun(self, now_ms: int) -> bool:
+        """Note that work on the batch has begun. True the first time."""
         first = self.start_ms is None
         if first:
             self.start_ms = now_ms
-        self._update(job, start_ms=now_ms)
         return first
+
+    def started(self, job: Job, now_ms: int) -> None:
+        self._update(job, start_ms=now_ms)
 
     def completed(self, job: Job, now_ms: int, failure: str | None) -> bool:
         """Note that a job has ended. True if the whole batch has."""
@@ -55,6 +66,21 @@ class JobSet:
             return False
         self.end_ms = now_ms
         return True
+
+    def failed(self, now_ms: int, failure: str) -> None:
+        """Note that the batch failed before any of its jobs began."""
+        self.end_ms = now_ms
+        self._failed_early = True
+        self.operations = {
+            n: replace(info, start_ms=now_ms, end_ms=now_ms, failure=failure)
+            for n, info in self.operations.items()
+        }
+
+    @property
+    def has_failed(self) -> bool:
+        return self._failed_early or any(
+            operation.failure is not None for operation in self.operations.values()
+        )
 
     def info(self) -> BatchInfo:
         return BatchInfo(

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tidemill.batches.batch import Batch
-from tidemill.batches.planner import BatchPlanner
+from tidemill.batches.durable import DurableBatches
+from tidemill.batches.planner import BatchPlanner, PlannedSource
 from tidemill.common.clock import Clock
 from tidemill.common.event_loop import EventLoop
 from tidemill.common.recurring_timer import RecurringTimer
 from tidemill.progress.batch_info import StreamInputInfo
 from tidemill.spark.job_properties import describe_job
-from tidemill.streaming.job import JobSet
+from tidemill.streaming.job import Job, JobSet
 
 if TYPE_CHECKING:
+    from tidemill.streaming.creation_site import CreationSite
     from tidemill.streaming.graph import DStreamGraph
     from tidemill.streaming.job_scheduler import JobScheduler
+    from tidemill.streaming.program import Recovered
 
 
 @dataclass(frozen=True)
@@ -45,29 +49,86 @@ GeneratorEvent = GenerateJobs | ClearMetadata | Drain
 
 
 class JobGenerator:
-    """One timer, one event loop; the only caller of the planner and of the graph's batch methods."""
+    """One timer, one event loop; the only caller of the planner.
 
-    def __init__(self, graph: DStreamGraph, scheduler: JobScheduler, clock: Clock) -> None:
+    Without a checkpoint directory the jobs of a batch are made when it is planned. With one they are
+    made when its turn comes, by the scheduler: what they are made of, the state of the batch before,
+    is not known earlier.
+    """
+
+    def __init__(
+        self,
+        graph: DStreamGraph,
+        scheduler: JobScheduler,
+        clock: Clock,
+        durable: DurableBatches | None = None,
+    ) -> None:
         self._graph = graph
         self._scheduler = scheduler
         self._clock = clock
+        self._durable = durable
         self._planner = BatchPlanner(
-            {node.source_id: node.source for node in graph.inputs},
-            {node.source_id: node.limit for node in graph.inputs},
+            {
+                node.source_id: PlannedSource(node.operator_id, node.source, node.limit)
+                for node in graph.inputs
+            },
+            clock,
+            None if durable is None else durable.storage,
         )
         # Batches whose ranges may still be read, by a window or a slice: oldest first.
-        self._uncommitted: list[Batch] = []
+        self._uncommitted: deque[Batch] = deque()
         self._events: EventLoop[GeneratorEvent] = EventLoop(
             "job-generator", self._on_event, self._on_error
         )
         self._timer = RecurringTimer(clock, graph.batch_ms, self._on_batch_time, "batches")
+        self._first_ms = 0
+        self._unfinished: list[Batch] = []
+
+    # -- lifecycle -----------------------------------------------------------------------------
+
+    def prepare(self) -> int:
+        """Make a new stream ready: it begins with the next batch time, which is returned."""
+        self._first_ms = self._timer.first_time_ms()
+        zero_ms = self._first_ms - self._graph.batch_ms
+        self._graph.start(zero_ms)
+        self._planner.start(zero_ms)
+        return self._first_ms
 
     def start(self) -> None:
-        first_ms = self._timer.first_time_ms()
-        self._graph.start(first_ms - self._graph.batch_ms)
-        self._planner.start(first_ms - self._graph.batch_ms)
+        """Let the batches begin. After :meth:`prepare`, or :meth:`recover`."""
+        for batch in self._unfinished:
+            self._submit_planned(batch)
+        self._scheduler.generated(self._first_ms - self._graph.batch_ms)
         self._events.start()
-        self._timer.start(first_ms)
+        self._timer.start(self._first_ms)
+
+    def recover(self, recovered: Recovered) -> int:
+        """Make a stream ready to go on where an earlier run of it ended.
+
+        IF batches were planned and not committed, they run again, with the times and ranges that the
+        log has. THEN come the batches whose times have passed since, then those of the clock. IF the
+        clock shows a time before the last batch, it has been set back, and goes on from that batch.
+        ELSE IF nothing was ever planned, the first batch is the one after the zero time.
+
+        Returns the time of the first batch that is planned anew.
+        """
+        assert self._durable is not None
+        logged = self._durable.logged
+        last = logged.last_planned
+        last_ms = recovered.zero_ms if last is None else logged.offsets[last].batch_time_ms
+        self._clock.start_after(last_ms)
+        self._graph.start(recovered.zero_ms)
+        self._planner.start(last_ms)
+        unfinished = set(logged.unfinished)
+        for batch in self._planner.restore(logged):
+            if batch.batch_id in unfinished:
+                self._unfinished.append(batch)
+            else:
+                if recovered.same_times:
+                    self._graph.restore(batch)
+                self._uncommitted.append(batch)
+        self._first_ms = (last_ms // self._graph.batch_ms + 1) * self._graph.batch_ms
+        return self._first_ms
 
     def _on_batch_time(self, time_ms: int) -> None:
         self._events.post(GenerateJobs(time_ms))
@@ -92,10 +153,13 @@ class JobGenerator:
     def is_current_thread(self) -> bool:
         return self._events.is_current_thread()
 
+    # -- batch after batch ---------------------------------------------------------------------
+
     def _on_event(self, event: GeneratorEvent) -> None:
         match event:
             case GenerateJobs(time_ms):
-                self._generate_jobs(time_ms)
+                if not self._scheduler.is_halted:
+                    self._generate_jobs(time_ms)
                 self._scheduler.generated(time_ms)
             case ClearMetadata(time_ms):
                 self._clear_metadata(time_ms)
@@ -106,29 +170,51 @@ class JobGenerator:
         self._scheduler.report_error("The job generator failed.", error)
 
     def _generate_jobs(self, time_ms: int) -> None:
+        name = self._scheduler.batch_name(time_ms)
         try:
-            self._scheduler.inherited.apply()
-            # Functions given to transform() may run Spark jobs of their own.
-            describe_job(
-                self._graph.spark_context,
-                self._scheduler.job_group(time_ms),
-                f"{self._scheduler.batch_name(time_ms)}: making its jobs",
-                time_ms,
-            )
             batch = self._planner.plan(time_ms)
-            self._uncommitted.append(batch)
-            jobs = self._graph.generate_jobs(batch)
         except BaseException as error:
             self._scheduler.report_error(
-                f"The jobs of the {self._scheduler.batch_name(time_ms)} could not be made.",
-                error,
-                batch_time_ms=time_ms,
+                f"The {name} could not be planned.", error, batch_time_ms=time_ms
+            )
+            if self._durable is not None:
+                self._scheduler.halt()
+            return
+        if self._durable is not None:
+            self._durable.planned(batch.batch_id)
+            self._submit_planned(batch)
+            return
+        self._uncommitted.append(batch)
+        try:
+            jobs = self.make_jobs(batch)
+        except BaseException as error:
+            self._scheduler.report_error(
+                f"The jobs of the {name} could not be made.", error, batch_time_ms=time_ms
             )
             return
         self._scheduler.submit(
-            JobSet(time_ms, jobs, self.input_infos(batch, finished=False), self._clock.now_ms()),
-            lambda: self.input_infos(batch, finished=True),
+            self._job_set(batch, {job.output_op_id: job.site for job in jobs}), jobs
         )
+
+    def _submit_planned(self, batch: Batch) -> None:
+        self._uncommitted.append(batch)
+        sites = self._graph.outputs_at(batch.time_ms)
+        self._scheduler.submit_planned(self._job_set(batch, sites))
+
+    def _job_set(self, batch: Batch, sites: dict[int, CreationSite]) -> JobSet:
+        return JobSet(batch, sites, self.input_infos(batch, finished=False), self._clock.now_ms())
+
+    def make_jobs(self, batch: Batch) -> list[Job]:
+        """The jobs of a planned batch, on the thread that calls this."""
+        self._scheduler.inherited.apply()
+        # Functions given to transform() may run Spark jobs of their own.
+        describe_job(
+            self._graph.spark_context,
+            self._scheduler.job_group(batch.time_ms),
+            f"{self._scheduler.batch_name(batch.time_ms)}: making its jobs",
+            batch.time_ms,
+        )
+        return self._graph.generate_jobs(batch)
 
     def input_infos(self, batch: Batch, finished: bool) -> dict[int, StreamInputInfo]:
         infos = {}
@@ -143,7 +229,12 @@ class JobGenerator:
         return infos
 
     def _clear_metadata(self, time_ms: int) -> None:
+        """Forget what neither a batch after ``time_ms`` nor the recovery of one can ask for again."""
         self._graph.clear_metadata(time_ms)
         readable_after_ms = time_ms - self._graph.longest_input_memory_ms()
         while self._uncommitted and self._uncommitted[0].time_ms <= readable_after_ms:
-            self._planner.commit(self._uncommitted.pop(0))
+            self._planner.commit(self._uncommitted.popleft())
+        if self._durable is not None and self._uncommitted:
+            oldest = self._durable.purge(self._uncommitted[0].batch_id - 1)
+            if self._graph.state is not None:
+                self._graph.state.forget_before(oldest)

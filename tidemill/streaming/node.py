@@ -32,13 +32,26 @@ class DStreamNode(ABC):
         self.slide_ms = slide_ms
         self.dependencies = tuple(dependencies)
         self.site: CreationSite = creation_site()
+        self.name: str | None = None
+        # What the checkpoint calls it, if it keeps something for it. Set when the stream starts.
+        self.operator_id = ""
         self.storage_level: StorageLevel | None = None
         self.checkpoint_ms: int | None = None
+        self.forget_run()
+
+    def forget_run(self) -> None:
+        """Be as if no stream had ever run: what belongs to a run is not part of the program."""
         self.zero_ms: int | None = None
         self.remember_ms = 0
         self.generated: dict[int, RDD[Any]] = {}
         self._persisted_here: dict[int, RDD[Any]] = {}
         self._forgotten_until_ms = -1
+
+    def __getstate__(self) -> dict[str, Any]:
+        blank: Any = object.__new__(type(self))
+        blank.__dict__.update(self.__dict__)
+        blank.forget_run()
+        return dict(blank.__dict__)
 
     @abstractmethod
     def compute(self, time_ms: int) -> RDD[Any] | None:

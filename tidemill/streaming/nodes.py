@@ -12,7 +12,7 @@ from tidemill.streaming.job import Job
 from tidemill.streaming.node import DStreamNode
 
 if TYPE_CHECKING:
-    from pyspark import RDD
+    from pyspark import RDD, SparkContext
 
     from tidemill.batches.source import Source
     from tidemill.streaming.graph import DStreamGraph
@@ -24,12 +24,28 @@ RDDFunction = Callable[..., "RDD[Any] | None"]
 class InputNode(DStreamNode):
     """Reads the range of its source that the planner gave to the batch."""
 
-    def __init__(self, graph: DStreamGraph, source: Source, limit: AdmissionLimit) -> None:
+    def __init__(
+        self,
+        graph: DStreamGraph,
+        make_source: Callable[[SparkContext], Source],
+        limit: AdmissionLimit,
+        now_ms: int,
+    ) -> None:
         super().__init__(graph, graph.batch_ms)
-        self.source = source
+        self.make_source = make_source
         self.limit = limit
+        self.source = make_source(graph.spark_context)
+        self.source.defined(now_ms)
         self.source_id = graph.add_input(self)
+
+    def forget_run(self) -> None:
+        super().forget_run()
+        self.__dict__.pop("source", None)
         self._ranges: dict[int, OffsetRange] = {}
+
+    def attach(self, spark_context: SparkContext) -> None:
+        """Make the source again, for a program that was read from its checkpoint."""
+        self.source = self.make_source(spark_context)
 
     def plan(self, time_ms: int, range_: OffsetRange) -> None:
         self._ranges[time_ms] = range_

@@ -7,12 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.core.rdd import RDD, portable_hash
 
-from tidemill.errors import UnsupportedError
+from tidemill.errors import GraphError
 from tidemill.spark.combine import Combiner, combine_by_key, group_by_key, reduce_partitions
 from tidemill.spark.records import FlatMapValues, MapValues, RecordStep
+from tidemill.state.keys import stable_hash
+from tidemill.streaming.map_with_state import MapWithState
+from tidemill.streaming.state_spec import StateSpec
+from tidemill.streaming.stateful_node import StatefulNode, initial_rdd
+from tidemill.streaming.update_state import UpdateState
 
 if TYPE_CHECKING:
-    from tidemill.streaming.dstream import DStream
+    from pyspark import SparkContext
+
+    from tidemill.streaming.dstream import DStream, MapWithStateDStream
+    from tidemill.streaming.node import DStreamNode
 
 
 class PairOperations:
@@ -29,6 +37,13 @@ class PairOperations:
         def _per_rdd(self, func: Callable[[RDD[Any]], RDD[Any]]) -> DStream[Any]: ...
 
         def _join_streams(self, other: DStream[Any], func: Any) -> DStream[Any]: ...
+
+        def _stream_of(self, node: DStreamNode) -> DStream[Any]: ...
+
+        def _stream_with_state(self, node: StatefulNode) -> MapWithStateDStream: ...
+
+        _node: DStreamNode
+        _sc: SparkContext
 
     def mapValues(self, f: Callable[[Any], Any]) -> DStream[Any]:
         """``f`` of each value; keys and partitioning stay."""
@@ -92,12 +107,41 @@ class PairOperations:
         updateFunc: Callable[[Iterable[Any], Any], Any],
         numPartitions: int | None = None,
         initialRDD: RDD[Any] | Iterable[Any] | None = None,
+        partitionFunc: Callable[[Any], int] = stable_hash,
     ) -> DStream[Any]:
-        """A state for each key that lives from batch to batch."""
-        raise UnsupportedError(
-            "updateStateByKey needs a state store, which this version of Tidemill does not have yet: "
-            "reduceByKeyAndWindow keeps values for as long as a window lasts"
+        """A state for each key that lives from batch to batch.
+
+        In every batch ``updateFunc(new values, state or None)`` is called for each key that has new
+        values or a state; what it returns is the key's new state, and None ends it. The stream has
+        the states of all keys. Needs a checkpoint directory.
+        """
+        if not callable(updateFunc):
+            raise GraphError(f"updateStateByKey needs a function, not {updateFunc!r}")
+        node = StatefulNode(
+            self._node,
+            UpdateState(updateFunc),
+            _state_partitions(self._sc, numPartitions),
+            partitionFunc,
+            initial_rdd(self._sc, initialRDD, "initialRDD"),
         )
+        return self._stream_of(node)
+
+    def mapWithState(self, spec: StateSpec) -> MapWithStateDStream:
+        """``spec``'s function of each pair and of the state of its key, which lives from batch to batch.
+
+        Costs in proportion to the pairs of a batch and the keys that time out, not to all keys. Needs a
+        checkpoint directory.
+        """
+        if not isinstance(spec, StateSpec):
+            raise GraphError(f"mapWithState needs a StateSpec, not {type(spec).__name__}")
+        node = StatefulNode(
+            self._node,
+            MapWithState(spec._function, spec._timeout_ms),
+            _state_partitions(self._sc, spec._num_partitions),
+            spec._partition_func,
+            initial_rdd(self._sc, spec._initial, "initialState"),
+        )
+        return self._stream_with_state(node)
 
     def _with_other(
         self, method: str, other: DStream[Any], num_partitions: int | None
@@ -110,3 +154,11 @@ class PairOperations:
             return getattr(a, method)(b, partitions) if partitions else a
 
         return self._join_streams(other, combine)
+
+
+def _state_partitions(spark_context: SparkContext, asked_for: int | None) -> int:
+    if asked_for is None:
+        return spark_context.defaultParallelism
+    if isinstance(asked_for, bool) or not isinstance(asked_for, int) or asked_for < 1:
+        raise GraphError(f"numPartitions must be at least 1, not {asked_for!r}")
+    return asked_for

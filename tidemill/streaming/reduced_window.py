@@ -44,6 +44,9 @@ class BlockNode(DStreamNode):
         # as there are cores from the first large one on.
         self.num_partitions = num_partitions or 1
         self.storage_level = StorageLevel.MEMORY_AND_DISK
+
+    def forget_run(self) -> None:
+        super().forget_run()
         # Times of batches that had nothing in them: a long window asks for each many times.
         self._empty: set[int] = set()
 
@@ -83,10 +86,13 @@ class ReducedWindowNode(DStreamNode):
         self._inverse = inverse
         self._window_ms = window_ms
         self._keep = keep
-        self._states: dict[int, RDD[Any]] = {}
-        self._since_refresh = 0
         # Windows that do not overlap have nothing in common to start from.
         self._is_incremental = inverse is not None and slide_ms < window_ms
+
+    def forget_run(self) -> None:
+        super().forget_run()
+        self._states: dict[int, RDD[Any]] = {}
+        self._since_refresh = 0
 
     @property
     def parent_remember_ms(self) -> int:

@@ -33,6 +33,10 @@ class TransformFunction:
         self.rdd_wrap_func: Callable[..., Any] = lambda rdd, ctx, ser: rdd
         self.failure: str | None = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        # What a program is made of outlives the SparkContext it was made on.
+        return {**self.__dict__, "ctx": None, "failure": None}
+
     def rdd_wrapper(self, func: Callable[..., Any]) -> TransformFunction:
         self.rdd_wrap_func = func
         return self
@@ -107,7 +111,7 @@ def with_time(func: Callable[..., Any], rdds: int, method: str) -> Callable[...,
     """``func`` as a function of a time and ``rdds`` RDDs, whether or not it wants the time."""
     if not callable(func):
         raise GraphError(f"{method} needs a function, not {func!r}")
-    arguments = _positional_arguments(func)
+    arguments = positional_arguments(func)
     if arguments == rdds:
         return lambda _, *args: func(*args)
     if arguments == rdds + 1:
@@ -119,7 +123,7 @@ def with_time(func: Callable[..., Any], rdds: int, method: str) -> Callable[...,
     )
 
 
-def _positional_arguments(func: Callable[..., Any]) -> int:
+def positional_arguments(func: Callable[..., Any]) -> int:
     """How many arguments a call is to have. Defaults count for a plain function, as in PySpark."""
     if isinstance(func, FunctionType) and func.__code__.co_argcount:
         return func.__code__.co_argcount

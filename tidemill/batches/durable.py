@@ -1,0 +1,93 @@
+"""The durable side of a stream's batches: whose directory it is, what is planned, what is committed.
+
+The life of batch N, and what is durable after each step:
+
+1. its ranges are found and written to ``offsets/N``: the batch exists, and will be the same whenever it
+   runs (:class:`tidemill.batches.planner.BatchPlanner`);
+2. its jobs run: state of version N is computed from version N-1 and written to files of its own, which
+   nobody reads yet; outputs are made;
+3. ``commits/N`` is written, and names the state files of version N: the batch is done;
+4. what no recovery can need any more is deleted.
+
+A driver that dies before 3 leaves a batch with offsets and without a commit: it runs again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from tidemill.checkpoint.batch_log import BatchLog, CommitRecord, LoggedBatches
+from tidemill.checkpoint.ownership import Ownership
+from tidemill.checkpoint.program_file import PROGRAM
+from tidemill.checkpoint.storage import Storage, open_storage
+from tidemill.common.clock import Clock
+from tidemill.errors import CheckpointError
+
+KEEP = 100
+"""So many batches stay in the log, at least."""
+
+
+class DurableBatches:
+    """The checkpoint directory of a running stream, from :meth:`open` to :meth:`close`."""
+
+    def __init__(self, ownership: Ownership, logged: LoggedBatches) -> None:
+        self._ownership = ownership
+        self.storage: Storage = ownership.owned_storage()
+        self.log = BatchLog(self.storage)
+        self.logged = logged
+        # Oldest first; one thread adds to it and another takes away.
+        self._in_log = deque(sorted({*logged.offsets, *logged.commits}))
+        self._last_committed = logged.last_committed or 0
+
+    @classmethod
+    def open(cls, directory: str, clock: Clock) -> DurableBatches:
+        """Check the directory, and take it.
+
+        1. Read all of the log: what is wrong is found while nothing has been touched.
+        2. Become the owner.
+        3. Read the log again: until now, another owner may have gone on writing.
+        """
+        storage = open_storage(directory)
+        log = BatchLog(storage)
+        log.read_stream_id()
+        log.load()  # 1
+        ownership = Ownership.acquire(storage, clock.now_ms())  # 2
+        try:
+            durable = cls(ownership, log.load())  # 3
+            durable.log.stream_id()
+            return durable
+        except BaseException:
+            ownership.release()
+            raise
+
+    def keep_ownership(self, on_lost: Callable[[CheckpointError], None]) -> None:
+        self._ownership.keep(on_lost)
+
+    def planned(self, batch_id: int) -> None:
+        """A batch has been added to the log by its planner."""
+        self._in_log.append(batch_id)
+
+    def commit(self, batch_id: int, record: CommitRecord) -> None:
+        self.log.write_commit(batch_id, record)
+        self._last_committed = batch_id
+
+    def purge(self, needed_from: int) -> int:
+        """Forget batches before ``needed_from``, but not of the last hundred. The oldest one left."""
+        before = min(needed_from, self._last_committed - KEEP + 1)
+        while self._in_log and self._in_log[0] < before:
+            self.log.purge(self._in_log.popleft())
+        return max(0, before)
+
+    def clear_leftovers(self) -> None:
+        """Delete what a stream has left that died before it was written down: nobody will go on with it."""
+        for folder in ("sources", "state"):
+            self.storage.delete_folder(folder)
+
+    def close(self) -> None:
+        self._ownership.release()
+
+
+def holds_program(directory: str) -> bool:
+    """True if a stream has been started with this checkpoint directory."""
+    return open_storage(directory).exists(PROGRAM)

@@ -1,0 +1,267 @@
+"""The two files from which everything about recovery follows.
+
+``offsets/N`` is written before batch N runs and says how far it reads in each source. ``commits/N``
+is written when batch N, its state and its outputs are complete. Both have the format of Spark's own
+checkpoints, a version line and then JSON. ``offsets/7``::
+
+    v1
+    {"batchWatermarkMs":0,"batchTimestampMs":1772366400000,"conf":{"tidemill.sources":"[\\"orders\\",\\"users\\"]"}}
+    42
+    {"topic-0":1350}
+
+one line for each source, in the order of the names, with ``-`` for a source that has no offset yet.
+``commits/7``::
+
+    v1
+    {"nextBatchWatermarkMs":0,"stateUniqueIds":{"totals":[["7.1f"],["7.a0"]]}}
+
+with the version of every operator's state, partition by partition. ``metadata`` has the id that the
+stream keeps through all restarts::
+
+    {"id":"5c8bf0d5-2a3a-4a7e-9f0e-0b6b2f4f8a11"}
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from tidemill.checkpoint.storage import Storage
+from tidemill.common.fault_points import fault_point
+from tidemill.errors import DamagedCheckpointError
+
+T = TypeVar("T")
+
+VERSION = "v1"
+SOURCES_KEY = "tidemill.sources"
+NO_OFFSET = "-"
+
+
+@dataclass(frozen=True)
+class OffsetRecord:
+    """``offsets/N``: where a batch ends in each source."""
+
+    batch_time_ms: int
+    offsets: Mapping[str, Any]
+    watermark_ms: int = 0
+    conf: Mapping[str, str] = field(default_factory=dict)
+
+    def to_text(self) -> str:
+        conf = {**self.conf, SOURCES_KEY: _json(list(self.offsets))}
+        meta = {
+            "batchWatermarkMs": self.watermark_ms,
+            "batchTimestampMs": self.batch_time_ms,
+            "conf": conf,
+        }
+        lines = [NO_OFFSET if end is None else _json(end) for end in self.offsets.values()]
+        return "\n".join([VERSION, _json(meta), *lines])
+
+    @classmethod
+    def parse(cls, text: str) -> OffsetRecord:
+        version, meta_line, *lines = text.rstrip("\n").split("\n")
+        _require_version(version)
+        meta = _object(meta_line)
+        conf = dict(meta.get("conf", {}))
+        names = json.loads(conf.pop(SOURCES_KEY, "null"))
+        if names is None:  # Spark's own: sources have numbers only
+            names = [str(number) for number in range(len(lines))]
+        if len(names) != len(lines):
+            raise ValueError(f"{len(names)} sources and {len(lines)} lines of offsets")
+        ends = [None if line == NO_OFFSET else json.loads(line) for line in lines]
+        return cls(
+            int(meta["batchTimestampMs"]),
+            dict(zip(names, ends, strict=True)),
+            int(meta["batchWatermarkMs"]),
+            conf,
+        )
+
+
+@dataclass(frozen=True)
+class CommitRecord:
+    """``commits/N``: the batch is done. ``state`` names the version of each operator's partitions."""
+
+    state: Mapping[str, tuple[str | None, ...]] = field(default_factory=dict)
+    next_watermark_ms: int = 0
+
+    def to_text(self) -> str:
+        record: dict[str, Any] = {"nextBatchWatermarkMs": self.next_watermark_ms}
+        if self.state:
+            record["stateUniqueIds"] = {
+                name: [[version] for version in versions] for name, versions in self.state.items()
+            }
+        return f"{VERSION}\n{_json(record)}"
+
+    @classmethod
+    def parse(cls, text: str) -> CommitRecord:
+        version, line = text.rstrip("\n").split("\n")
+        _require_version(version)
+        record = _object(line)
+        state = {
+            name: tuple(ids[0] for ids in versions)
+            for name, versions in record.get("stateUniqueIds", {}).items()
+        }
+        return cls(state, int(record["nextBatchWatermarkMs"]))
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+def _object(line: str) -> dict[str, Any]:
+    value = json.loads(line)
+    if not isinstance(value, dict):
+        raise ValueError("expected a JSON object")
+    return value
+
+
+class NewerVersionError(ValueError):
+    """A file says that it has a format which this version of Tidemill does not know."""
+
+
+def _require_version(line: str) -> None:
+    if line == VERSION:
+        return
+    if line[:1] == "v" and line[1:].isdigit():
+        raise NewerVersionError(f"format {line}, and this version of Tidemill reads {VERSION}")
+    raise ValueError(f"the first line is {line[:20]!r}, not a version")
+
+
+@dataclass(frozen=True)
+class LoggedBatches:
+    """All that the log has kept: batches that have offsets, and those of them that are committed."""
+
+    offsets: Mapping[int, OffsetRecord]
+    commits: Mapping[int, CommitRecord]
+
+    @property
+    def last_planned(self) -> int | None:
+        return max(self.offsets, default=None)
+
+    @property
+    def last_committed(self) -> int | None:
+        return max(self.commits, default=None)
+
+    @property
+    def unfinished(self) -> list[int]:
+        done = self.last_committed
+        return sorted(n for n in self.offsets if done is None or n > done)
+
+
+class BatchLog:
+    """``offsets/`` and ``commits/`` of a checkpoint directory. One thread writes each of them."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+
+    def stream_id(self) -> str:
+        """The id in ``metadata``, made and written by the first call in the life of a stream."""
+        existing = self.read_stream_id()
+        if existing is not None:
+            return existing
+        new = str(uuid.uuid4())
+        self._storage.write("metadata", _json({"id": new}).encode())
+        return new
+
+    def read_stream_id(self) -> str | None:
+        try:
+            text = self._storage.read("metadata").decode(errors="replace")
+        except FileNotFoundError:
+            return None
+        try:
+            return str(_object(text)["id"])
+        except (ValueError, KeyError):
+            raise DamagedCheckpointError(
+                self._storage.full_name("metadata"),
+                "does not hold the id of a stream",
+                'Restore it from a backup, or write {"id":"<any UUID>"} into it.',
+                self._storage.uri,
+            ) from None
+
+    def write_offsets(self, batch_id: int, record: OffsetRecord) -> None:
+        fault_point("batch.before-offsets")
+        self._storage.write(f"offsets/{batch_id}", record.to_text().encode())
+        fault_point("batch.after-offsets")
+
+    def write_commit(self, batch_id: int, record: CommitRecord) -> None:
+        fault_point("batch.before-commit")
+        self._storage.write(f"commits/{batch_id}", record.to_text().encode())
+        fault_point("batch.after-commit")
+
+    def purge(self, batch_id: int) -> None:
+        """Delete the oldest batch. Interrupted in between, it leaves offsets that are simply old."""
+        self._storage.delete(f"commits/{batch_id}")
+        fault_point("batch.purge")
+        self._storage.delete(f"offsets/{batch_id}")
+
+    def load(self) -> LoggedBatches:
+        """Read and check everything. Nothing is changed, whatever is found.
+
+        A sound log has offsets without gaps, commits without gaps, and no commit without offsets. The
+        oldest batches may have lost their commits, or their offsets, to a purge that was interrupted.
+        """
+        offsets = self._load("offsets", OffsetRecord.parse)
+        commits = self._load("commits", CommitRecord.parse)
+        self._require_no_gap("offsets", offsets)
+        self._require_no_gap("commits", commits)
+        last_planned = max(offsets, default=-1)
+        ahead = [n for n in commits if n > last_planned]
+        if ahead:
+            raise self._damaged(
+                f"offsets/{min(ahead)}",
+                f"is missing, although commits/{min(ahead)} says that the batch is done",
+            )
+        if offsets and not commits and min(offsets) > 0:
+            raise self._damaged(
+                f"commits/{min(offsets) - 1}",
+                f"is missing: the log begins with offsets/{min(offsets)} and no batch is committed",
+            )
+        return LoggedBatches(offsets, commits)
+
+    def _load(self, folder: str, parse: Callable[[str], T]) -> dict[int, T]:
+        found = {}
+        for name in self._storage.list(folder):
+            file = f"{folder}/{name}"
+            if not name.isdigit():
+                raise self._damaged(file, "is not the number of a batch")
+            try:
+                found[int(name)] = parse(self._read(file))
+            except NewerVersionError as error:
+                raise DamagedCheckpointError(
+                    self._storage.full_name(file),
+                    f"was written by a newer version ({error})",
+                    "Install the version of Tidemill that wrote it, or a later one.",
+                    self._storage.uri,
+                ) from None
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                raise self._damaged(file, f"cannot be read ({error})") from None
+        return dict(sorted(found.items()))
+
+    def _read(self, file: str) -> str:
+        data = self._storage.read(file)
+        if not data:
+            raise ValueError("the file is empty")
+        text = data.decode()
+        if "\n" not in text:
+            raise ValueError("the file has been cut off")
+        return text
+
+    def _require_no_gap(self, folder: str, found: Mapping[int, Any]) -> None:
+        if found and len(found) != max(found) - min(found) + 1:
+            missing = next(n for n in range(min(found), max(found)) if n not in found)
+            raise self._damaged(
+                f"{folder}/{missing}", f"is missing between {min(found)} and {max(found)}"
+            )
+
+    def _damaged(self, file: str, finding: str) -> DamagedCheckpointError:
+        return DamagedCheckpointError(
+            self._storage.full_name(file),
+            finding,
+            "Restore the file from a backup. Without one, no recovery can be exact: delete the files of "
+            "this batch and of all later ones from offsets/ and commits/ to run them again with newly "
+            "planned ranges (outputs that are not idempotent will have them twice), or start the stream "
+            "over with another directory. Nothing has been changed.",
+            self._storage.uri,
+        )

@@ -1,0 +1,59 @@
+"""What a source has to remember in order to give the same range again.
+
+Each source has a folder ``sources/<name>/`` of small files, a version line and then one JSON value a line,
+here the files that a directory stream has found, ``sources/orders/12``::
+
+    v1
+    {"path":"/in/orders-0012.csv","size":1024,"modified_ms":1772366400000}
+
+What the files are called and what is in them is the source's own affair, except for ``initial``: there
+the planner notes where the stream began.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+from urllib.parse import quote
+
+from tidemill.checkpoint.storage import Storage
+from tidemill.errors import DamagedCheckpointError
+
+INITIAL = "initial"
+
+
+class SourceLog:
+    """The folder of one source."""
+
+    def __init__(self, storage: Storage, source_name: str) -> None:
+        self._storage = storage.under(f"sources/{quote(source_name, safe='')}")
+
+    def put(self, name: str, values: Iterable[Any]) -> None:
+        """Write an entry, durably, in place of one that has the same name."""
+        lines = [json.dumps(value, separators=(",", ":")) for value in values]
+        self._storage.write(name, "\n".join(["v1", *lines]).encode())
+
+    def entries(self) -> dict[str, list[Any]]:
+        return {name: self._parse(name) for name in self._storage.list("")}
+
+    def delete(self, name: str) -> None:
+        self._storage.delete(name)
+
+    def clear(self) -> None:
+        for name in self._storage.list(""):
+            self._storage.delete(name)
+
+    def _parse(self, name: str) -> list[Any]:
+        try:
+            version, *lines = self._storage.read(name).decode().split("\n")
+            if version != "v1":
+                raise ValueError(f"the first line is {version[:20]!r}, not v1")
+            return [json.loads(line) for line in lines]
+        except ValueError as error:
+            raise DamagedCheckpointError(
+                self._storage.full_name(name),
+                f"cannot be read ({error})",
+                "Restore it from a backup: without it, the stream cannot know what it has read.",
+                self._storage.uri,
+            ) from None

@@ -1,0 +1,1 @@
+"""Keyed state that lives from batch to batch: versioned, partitioned by key, on disk."""

@@ -1,0 +1,174 @@
+"""Which versions the state of a stream's operators has: the driver's side of the state store."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from urllib.parse import quote
+
+from tidemill.checkpoint.batch_log import LoggedBatches
+from tidemill.checkpoint.storage import Storage
+from tidemill.errors import IllegalStateError
+from tidemill.state.partition_files import INITIAL
+from tidemill.state.partition_state import OperatorState, WrittenVersion
+from tidemill.state.state_file import damaged
+
+Versions = tuple[str | None, ...]
+"""The version of each partition; None is the empty state that everything begins with."""
+
+SNAPSHOT_EVERY = 50
+SNAPSHOT_AT_LATEST = 1_000
+
+
+@dataclass
+class SinceSnapshot:
+    """What has come since the last snapshot of a partition."""
+
+    versions: int = 0
+    bytes_written: int = 0
+    snapshot_bytes: int = 0
+
+    @property
+    def is_due(self) -> bool:
+        """True when reading all changes has become work, compared with reading the snapshot.
+
+        A snapshot costs as much as there is state. Taken every so many versions, whatever they changed, it
+        would make small changes to a large state expensive.
+        """
+        if self.versions < SNAPSHOT_EVERY:
+            return False
+        return self.versions >= SNAPSHOT_AT_LATEST or 2 * self.bytes_written >= self.snapshot_bytes
+
+
+@dataclass
+class StateOperators:
+    """The versions of every batch that is committed and kept, and of the one that is running."""
+
+    storage: Storage
+    stream_id: str
+    # The operators, each with whether its keys time out.
+    operators: Mapping[str, bool]
+    history: dict[int, dict[str, Versions]] = field(default_factory=dict)
+    on_snapshot_due: Callable[[str, list[int]], None] | None = None
+    _running: dict[int, dict[str, Versions]] = field(default_factory=dict)
+    _since: dict[tuple[str, int], SinceSnapshot] = field(default_factory=dict)
+    _last: int = INITIAL
+    # A handler thread, the scheduler's loop and the generator's loop all have to do with it.
+    _lock: threading.RLock = field(default_factory=threading.RLock)
+
+    @classmethod
+    def restored(
+        cls,
+        storage: Storage,
+        stream_id: str,
+        logged: LoggedBatches,
+        operators: Mapping[str, bool],
+    ) -> StateOperators:
+        initial = {name: read_initial(storage, name) for name in operators}
+        history = {INITIAL: {name: versions for name, versions in initial.items() if versions}}
+        for batch_id, commit in logged.commits.items():
+            history[batch_id] = dict(commit.state)
+        # An operator that an upgrade has added begins with its own initial state.
+        for versions in history.values():
+            for name, first in history[INITIAL].items():
+                versions.setdefault(name, first)
+        last = INITIAL if logged.last_committed is None else logged.last_committed
+        return cls(storage, stream_id, operators, history, _last=last)
+
+    def state_of(self, operator: str) -> OperatorState:
+        return OperatorState(self.storage, self.stream_id, operator, self.operators[operator])
+
+    def base(self, operator: str, batch_id: int, partitions: int) -> Versions:
+        """What a batch starts from."""
+        with self._lock:
+            before = batch_id - 1 if batch_id > 0 else INITIAL
+            if before not in self.history and before <= self._last:
+                raise IllegalStateError(
+                    f"batch {batch_id} is too old: the state it started from is not kept any more"
+                )
+            return self.history[before].get(operator) or (None,) * partitions
+
+    def is_committed(self, batch_id: int) -> bool:
+        return batch_id in self.history
+
+    def written(self, operator: str, batch_id: int, reports: list[WrittenVersion]) -> Versions:
+        """All partitions of an operator have been computed for the running batch."""
+        with self._lock:
+            versions = tuple(report.version for report in reports)
+            self._running.setdefault(batch_id, {})[operator] = versions
+            for partition, report in enumerate(reports):
+                since = self._since.setdefault((operator, partition), SinceSnapshot())
+                since.versions += 1
+                since.bytes_written += report.bytes_written
+            return versions
+
+    def versions_at(self, operator: str, batch_id: int) -> Versions | None:
+        """What a batch made of an operator's state; of the running one what it has made so far."""
+        with self._lock:
+            return self._at(batch_id).get(operator)
+
+    def latest(self, operator: str) -> Versions | None:
+        """As of the last committed batch."""
+        with self._lock:
+            return self.history[self._last].get(operator)
+
+    def versions_of(self, batch_id: int) -> Mapping[str, Versions]:
+        """All operators' versions after a batch, for its commit."""
+        with self._lock:
+            return self._at(batch_id)
+
+    def _at(self, batch_id: int) -> dict[str, Versions]:
+        if batch_id in self.history:
+            return self.history[batch_id]
+        before = self.history[batch_id - 1 if batch_id > 0 else INITIAL]
+        return {**before, **self._running.get(batch_id, {})}
+
+    def committed(self, batch_id: int) -> None:
+        due: dict[str, list[int]] = {}
+        with self._lock:
+            self.history[batch_id] = self._at(batch_id)
+            self._running.pop(batch_id, None)
+            self._last = batch_id
+            for (operator, partition), since in self._since.items():
+                if since.is_due:
+                    due.setdefault(operator, []).append(partition)
+                    self._since[operator, partition] = SinceSnapshot()
+        for operator, partitions in due.items():
+            if self.on_snapshot_due is not None:
+                self.on_snapshot_due(operator, partitions)
+
+    def snapshot_taken(self, operator: str, partition: int, size: int) -> None:
+        with self._lock:
+            self._since.setdefault((operator, partition), SinceSnapshot()).snapshot_bytes = size
+
+    def forget_before(self, batch_id: int) -> None:
+        """No batch before this one will be looked at again."""
+        with self._lock:
+            for old in [n for n in self.history if n < batch_id - 1]:
+                del self.history[old]
+
+    @property
+    def oldest_kept(self) -> int:
+        with self._lock:
+            return min(self.history)
+
+
+def _initial_file(operator: str) -> str:
+    return f"state/{quote(operator, safe='')}/initial"
+
+
+def write_initial(storage: Storage, operator: str, versions: Versions) -> None:
+    """``state/<operator>/initial``: ``{"versions": ["-1.5d0c...", null]}``"""
+    storage.write(_initial_file(operator), json.dumps({"versions": versions}).encode())
+
+
+def read_initial(storage: Storage, operator: str) -> Versions | None:
+    file = _initial_file(operator)
+    try:
+        return tuple(json.loads(storage.read(file))["versions"])
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError) as error:
+        raise damaged(storage, file, f"it cannot be read ({error})") from None

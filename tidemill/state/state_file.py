@@ -1,0 +1,196 @@
+"""The file format of state: what one batch has changed in one partition, or all that is in it.
+
+An Arrow stream of three columns, sorted by nothing in particular, and a checksum behind it::
+
+    key: binary   value: binary   time: int64      schema metadata "tidemill":
+    sa            <pickle of 3>   1772366400000    {"format": 1, "operator": "totals", "partition": 0,
+    sb            null            1772366400000     "version": "17.3f9a2b1c", "parent": "16.d0a4c2e8",
+    ...                                             "kind": "changes"}
+    "crc:" and four bytes, big-endian: the CRC-32 of all before
+
+A null value means that the key is gone. A file is read only after its checksum has been found right.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import zlib
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from tempfile import SpooledTemporaryFile
+from typing import Any, BinaryIO, NamedTuple
+
+import pyarrow as pa
+
+from tidemill.checkpoint.storage import Storage
+from tidemill.errors import DamagedCheckpointError
+
+FORMAT = 1
+SCHEMA = pa.schema([("key", pa.binary()), ("value", pa.binary()), ("time", pa.int64())])
+_TRAILER = b"crc:"
+_IN_MEMORY = 64 << 20
+_ROWS_AT_ONCE = 16_384
+_BYTES_AT_ONCE = 4 << 20
+
+
+class Record(NamedTuple):
+    """A key, its value (None: it is gone), and the time that it was last touched."""
+
+    key: bytes
+    value: bytes | None
+    time_ms: int
+
+
+@dataclass(frozen=True)
+class StateHeader:
+    operator: str
+    partition: int
+    version: str
+    parent: str | None
+    kind: str  # "changes" since the parent, or a "snapshot" of everything
+    format: int = FORMAT
+
+
+class StateFileWriter:
+    """Takes records one by one; keeps only some of them in memory."""
+
+    def __init__(self, file: BinaryIO, header: StateHeader) -> None:
+        self._file = _ChecksumWriter(file)
+        schema = SCHEMA.with_metadata({"tidemill": json.dumps(asdict(header))})
+        options = pa.ipc.IpcWriteOptions(compression="lz4")
+        self._writer = pa.ipc.new_stream(pa.PythonFile(self._file, "w"), schema, options=options)
+        self._schema = schema
+        self._rows: list[tuple[bytes, bytes | None, int]] = []
+        self._pending_bytes = 0
+        self.records = 0
+
+    def add(self, key: bytes, value: bytes | None, time_ms: int) -> None:
+        self._rows.append((key, value, time_ms))
+        self._pending_bytes += len(key) + (0 if value is None else len(value))
+        if len(self._rows) >= _ROWS_AT_ONCE or self._pending_bytes >= _BYTES_AT_ONCE:
+            self._flush()
+
+    def finish(self) -> int:
+        """Write what is left and the checksum. The size of the file."""
+        self._flush()
+        self._writer.close()
+        self._file.write_trailer()
+        return self._file.size
+
+    def _flush(self) -> None:
+        if self._rows:
+            columns = [
+                pa.array(column, type)
+                for column, type in zip(zip(*self._rows, strict=True), SCHEMA.types, strict=True)
+            ]
+            self._writer.write_batch(pa.record_batch(columns, schema=self._schema))
+            self.records += len(self._rows)
+            self._rows.clear()
+            self._pending_bytes = 0
+
+
+class _ChecksumWriter:
+    """The part of a file object that Arrow writes to, with a running checksum."""
+
+    closed = False
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._checksum = 0
+        self.size = 0
+
+    def write(self, data: Any) -> int:
+        data = bytes(data)
+        self._checksum = zlib.crc32(data, self._checksum)
+        self.size += len(data)
+        self._file.write(data)
+        return len(data)
+
+    def flush(self) -> None:
+        pass
+
+    def write_trailer(self) -> None:
+        self._file.write(_TRAILER + self._checksum.to_bytes(4, "big"))
+        self.size += len(_TRAILER) + 4
+
+
+@contextmanager
+def open_state_file(
+    storage: Storage, path: str
+) -> Iterator[tuple[StateHeader, Iterable[list[Record]]]]:
+    """The header of a file and its records, some thousands at a time."""
+    with SpooledTemporaryFile(max_size=_IN_MEMORY) as local:
+        _copy_checked(storage, path, local)
+        local.seek(0)
+        reader = pa.ipc.open_stream(pa.PythonFile(local, "r"))
+        header = _header(reader.schema, storage, path)
+        yield (
+            header,
+            (
+                list(map(Record, *(column.to_pylist() for column in batch.columns)))
+                for batch in reader
+            ),
+        )
+
+
+def read_header(storage: Storage, path: str) -> StateHeader:
+    """The header alone, unchecked by the checksum: enough to find the way to other files."""
+    try:
+        with storage.open_read(path) as file:
+            return _header(pa.ipc.open_stream(pa.PythonFile(file, "r")).schema, storage, path)
+    except (pa.ArrowInvalid, OSError) as error:
+        if isinstance(error, FileNotFoundError):
+            raise
+        raise damaged(storage, path, f"it cannot be read ({error})") from None
+
+
+def _header(schema: pa.Schema, storage: Storage, path: str) -> StateHeader:
+    try:
+        fields = json.loads(schema.metadata[b"tidemill"])
+        if fields["format"] > FORMAT:
+            raise DamagedCheckpointError(
+                storage.full_name(path),
+                f"written by a newer version (format {fields['format']})",
+                "Install the version of Tidemill that wrote it, or a later one.",
+                storage.uri,
+            )
+        return StateHeader(**fields)
+    except (KeyError, TypeError, ValueError) as error:
+        raise damaged(storage, path, f"it has no header ({error})") from None
+
+
+def _copy_checked(storage: Storage, path: str, target: Any) -> None:
+    checksum = 0
+    tail = b""
+    with storage.open_read(path) as file:
+        while piece := file.read(1 << 20):
+            piece = tail + piece
+            body, tail = piece[:-8], piece[-8:]
+            checksum = zlib.crc32(body, checksum)
+            target.write(body)
+    if len(tail) < 8 or tail[:4] != _TRAILER:
+        raise damaged(storage, path, "its end is missing")
+    if int.from_bytes(tail[4:], "big") != checksum:
+        raise damaged(storage, path, "its checksum is wrong")
+
+
+def damaged(storage: Storage, path: str, finding: str) -> DamagedCheckpointError:
+    return DamagedCheckpointError(
+        storage.full_name(path),
+        f"a file of the state: {finding}",
+        "Restore it from a backup of the checkpoint directory. Without it the state of this version "
+        "cannot be had, and the stream does not go on with less. Nothing has been changed.",
+        storage.uri,
+    )
+
+
+def to_bytes(header: StateHeader, records: Iterable[Record]) -> bytes:
+    """A whole file in memory."""
+    buffer = io.BytesIO()
+    writer = StateFileWriter(buffer, header)
+    for record in records:
+        writer.add(*record)
+    writer.finish()
+    return buffer.getvalue()

@@ -1,0 +1,94 @@
+"""The input streams of a context."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from pyspark import RDD, SparkContext, StorageLevel
+
+from tidemill.batches.batch import UNLIMITED
+from tidemill.batches.source import Source
+from tidemill.common.config import FILE_MIN_REMEMBER_MS
+from tidemill.errors import GraphError, UnsupportedError
+from tidemill.sources.files import DirectoryReader
+from tidemill.sources.hadoop_directory import absolute_directory
+from tidemill.sources.queue import QueueReader, QueueSource, queue_entry
+from tidemill.streaming.dstream import DStream
+from tidemill.streaming.nodes import InputNode
+
+if TYPE_CHECKING:
+    from tidemill.common.clock import Clock
+    from tidemill.streaming.context import StreamingContext
+    from tidemill.streaming.graph import DStreamGraph
+
+T = TypeVar("T")
+
+
+class InputStreams:
+    """What a context can read from."""
+
+    if TYPE_CHECKING:
+        _sc: SparkContext
+        _graph: DStreamGraph
+        _clock: Clock
+
+    def queueStream(
+        self,
+        rdds: Iterable[RDD[T] | Iterable[T]],
+        oneAtATime: bool = True,
+        default: RDD[T] | Iterable[T] | None = None,
+    ) -> DStream[T]:
+        """A stream from a queue of RDDs or lists: one of them in each batch, or all in the first.
+
+        A batch that finds the queue empty gets ``default``, or nothing. The queue is copied: later
+        changes to it are not seen.
+        """
+        entries = QueueSource.entries_of(rdds)
+        empty = None if default is None else queue_entry(default, "the default")
+        return self._input(QueueReader(entries, oneAtATime, empty))
+
+    def textFileStream(self, directory: str) -> DStream[str]:
+        """The lines of files that appear in ``directory``, which may be a glob pattern of directories.
+
+        Files must be moved or renamed into place whole, and are UTF-8. Hidden and temporary names are
+        ignored (a leading ``.`` or ``_``; ``.tmp``, ``._COPYING_``, ``.inprogress``, ``.filepart``,
+        a trailing ``~``). Compressed files are unpacked by their names.
+        """
+        return self._input(self._directory_reader(directory))
+
+    def binaryRecordsStream(self, directory: str, recordLength: int) -> DStream[bytes]:
+        """Records of ``recordLength`` bytes from files that appear in ``directory``."""
+        if isinstance(recordLength, bool) or not isinstance(recordLength, int) or recordLength < 1:
+            raise GraphError(f"recordLength must be at least 1 byte, not {recordLength!r}")
+        return self._input(self._directory_reader(directory, recordLength))
+
+    def socketTextStream(
+        self,
+        hostname: str,
+        port: int,
+        storageLevel: StorageLevel = StorageLevel.MEMORY_AND_DISK_2,
+    ) -> DStream[str]:
+        """Lines from a TCP connection."""
+        raise UnsupportedError(
+            "socketTextStream needs receivers, which this version of Tidemill does not have yet: "
+            "write what arrives at the socket into files and read them with textFileStream"
+        )
+
+    def _directory_reader(
+        self, directory: str, record_length: int | None = None
+    ) -> DirectoryReader:
+        if not isinstance(directory, str) or not directory:
+            raise GraphError(f"the directory to watch must be a path or a URI, not {directory!r}")
+        at_least_ms = FILE_MIN_REMEMBER_MS.read(self._sc.getConf())
+        batches = -(-at_least_ms // self._graph.batch_ms)
+        return DirectoryReader(
+            absolute_directory(self._sc, directory),
+            batches * self._graph.batch_ms,
+            batches,
+            record_length,
+        )
+
+    def _input(self, make_source: Callable[[SparkContext], Source]) -> DStream[Any]:
+        node = InputNode(self._graph, make_source, UNLIMITED, self._clock.now_ms())
+        return DStream(node, cast("StreamingContext", self))

@@ -1,0 +1,107 @@
+"""Snapshots of state, and deleting what they make superfluous, beside the batches.
+
+A snapshot is never needed for a result: it makes the way to a version shorter, and allows older files to be
+deleted. So it is taken by Spark jobs of its own, on a thread of its own, and if it fails the stream goes on.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from tidemill.common.fault_points import fault_point
+from tidemill.spark.worker import tune_worker
+from tidemill.state.partition_state import OperatorState, reading
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+    from tidemill.state.operators import StateOperators, Versions
+
+logger = logging.getLogger(__name__)
+
+
+class StateMaintenance:
+    """Takes the snapshots that are due, one operator after the other."""
+
+    def __init__(self, spark_context: SparkContext, operators: StateOperators) -> None:
+        self._sc = spark_context
+        self._operators = operators
+        self._due: queue.SimpleQueue[tuple[str, list[int]] | None] = queue.SimpleQueue()
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="tidemill-snapshots", daemon=True)
+        operators.on_snapshot_due = lambda operator, partitions: self._due.put(
+            (operator, partitions)
+        )
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self, timeout_s: float = 2.0) -> None:
+        self._stopped.set()
+        self._due.put(None)
+        if self._thread.ident is not None:
+            if self._sc._jsc is not None:
+                self._sc.cancelJobGroup(self._group)
+            self._thread.join(timeout_s)
+
+    @property
+    def _group(self) -> str:
+        return f"tidemill-snapshots-{id(self)}"
+
+    def _run(self) -> None:
+        while (due := self._due.get()) is not None and not self._stopped.is_set():
+            try:
+                self.take(*due)
+            except Exception as error:
+                if not self._stopped.is_set():
+                    logger.warning(
+                        "no snapshot of the state of %s could be taken; it is tried again later: %s",
+                        due[0],
+                        error,
+                    )
+
+    def take(self, operator: str, partitions: list[int]) -> None:
+        """Write snapshots of some partitions, then delete what they make superfluous."""
+        versions = self._operators.latest(operator)
+        if versions is None:
+            return
+        state = self._operators.state_of(operator)
+        self._sc.setJobGroup(self._group, f"snapshots of the state of {operator}")
+        taken = self._sc.parallelize(partitions, len(partitions)).mapPartitions(
+            _take_snapshots(state, versions)
+        )
+        for partition, size in taken.collect():
+            self._operators.snapshot_taken(operator, partition, size)
+            fault_point("state.before-cleanup")
+            state.files(partition).delete_before(self._operators.oldest_kept)
+
+
+def _take_snapshots(
+    state: OperatorState, versions: Versions
+) -> Callable[[Iterable[int]], Iterator[tuple[int, int]]]:
+    def take(partitions: Iterable[int]) -> Iterator[tuple[int, int]]:
+        tune_worker()
+        for partition in partitions:
+            version = versions[partition]
+            if version is not None:
+                yield partition, write_snapshot(state, partition, version)
+
+    return take
+
+
+def write_snapshot(state: OperatorState, partition: int, version: str) -> int:
+    """Write all of a version to one file. Its size."""
+    with (
+        reading(state, partition, version) as reader,
+        state.files(partition).writing(version, None, "snapshot") as writer,
+    ):
+        for record in reader.scan():
+            writer.add(*record)
+        size = writer.finish()
+        fault_point("state.before-snapshot")
+    fault_point("state.after-snapshot")
+    return size

@@ -1,0 +1,141 @@
+"""What a program says about ``mapWithState``: the function, and how its state is kept."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable
+from typing import Any, Generic, TypeVar
+
+from pyspark import RDD
+
+from tidemill.common.times import duration_ms
+from tidemill.errors import GraphError, IllegalStateError
+from tidemill.state.keys import stable_hash
+from tidemill.streaming.util import positional_arguments
+
+__all__ = ["State", "StateSpec"]
+
+T = TypeVar("T")
+_NOTHING: Any = object()
+
+
+class State(Generic[T]):
+    """The state of one key, as the function of a ``mapWithState`` sees it. Never made by a program.
+
+    What a function puts into it is there for the next record of the key, and for the next batch once
+    this one is committed. A value that is changed in place must be put back with :meth:`update`.
+    """
+
+    def __init__(self) -> None:
+        self._load(_NOTHING, False)
+
+    def _load(self, value: Any, timing_out: bool) -> None:
+        self._value = value
+        self._timing_out = timing_out
+        self._updated = False
+        self._removed = False
+
+    def exists(self) -> bool:
+        """True if the key has a state."""
+        return self._value is not _NOTHING
+
+    def get(self) -> T:
+        """The state. It must exist."""
+        if self._value is _NOTHING:
+            raise IllegalStateError("this key has no state: ask exists() before get()")
+        return self._value  # type: ignore[no-any-return]
+
+    def getOption(self) -> T | None:
+        """The state, or None if there is none."""
+        return None if self._value is _NOTHING else self._value
+
+    def update(self, newState: T) -> None:
+        """Give the key another state."""
+        self._refuse_change("updated")
+        if newState is None:
+            raise GraphError("a state cannot be None: call remove() to end it")
+        self._value = newState
+        self._updated = True
+
+    def remove(self) -> None:
+        """Let the key have no state any more."""
+        self._refuse_change("removed")
+        self._value = _NOTHING
+        self._removed = True
+
+    def isTimingOut(self) -> bool:
+        """True if the function is called because the key has been idle for the timeout.
+
+        The state is gone after this call, and cannot be changed in it.
+        """
+        return self._timing_out
+
+    def _refuse_change(self, what: str) -> None:
+        if self._removed:
+            raise IllegalStateError(f"a state that has been removed cannot be {what}")
+        if self._timing_out:
+            raise IllegalStateError(f"a state that is timing out cannot be {what}")
+
+    def __repr__(self) -> str:
+        return f"State({self.getOption()!r})"
+
+
+class StateSpec:
+    """How ``mapWithState`` works; made by :meth:`function`, and refined by the other methods.
+
+    ::
+
+        def count(word, one, state):
+            total = state.getOption() or 0
+            if not state.isTimingOut():
+                total += one
+                state.update(total)
+            return word, total
+
+        counts = pairs.mapWithState(StateSpec.function(count).timeout(60).numPartitions(4))
+
+    The function is called with ``(key, value, state)``, or with ``(time, key, value, state)`` if it has
+    four parameters; ``value`` is None for a key that times out. What it returns is a record of the
+    new stream, unless it is None.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+        self._initial: RDD[Any] | Iterable[Any] | None = None
+        self._num_partitions: int | None = None
+        self._partition_func: Callable[[Any], int] = stable_hash
+        self._timeout_ms: int | None = None
+
+    @staticmethod
+    def function(mappingFunction: Callable[..., Any]) -> StateSpec:
+        if not callable(mappingFunction) or positional_arguments(mappingFunction) not in (3, 4):
+            raise GraphError(
+                "StateSpec.function needs a function of (key, value, state), or of "
+                f"(time, key, value, state), not {getattr(mappingFunction, '__name__', mappingFunction)!r}"
+            )
+        return StateSpec(mappingFunction)
+
+    def initialState(self, pairs: RDD[Any] | Iterable[Any]) -> StateSpec:
+        """Begin with these pairs of key and state: an RDD, or a list."""
+        return self._with(_initial=pairs)
+
+    def numPartitions(self, number: int) -> StateSpec:
+        """Keep the state in so many partitions, for the whole life of the stream."""
+        if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+            raise GraphError(f"numPartitions must be at least 1, not {number!r}")
+        return self._with(_num_partitions=number)
+
+    def partitioner(self, partitionFunc: Callable[[Any], int]) -> StateSpec:
+        """Place keys by a function of your own, which must be the same whenever the stream runs."""
+        if not callable(partitionFunc):
+            raise GraphError(f"partitioner needs a function of a key, not {partitionFunc!r}")
+        return self._with(_partition_func=partitionFunc)
+
+    def timeout(self, idleDuration: float) -> StateSpec:
+        """End the state of a key that has had no record for so many seconds."""
+        return self._with(_timeout_ms=duration_ms(idleDuration, "the timeout"))
+
+    def _with(self, **changes: Any) -> StateSpec:
+        changed = copy.copy(self)
+        changed.__dict__.update(changes)
+        return changed

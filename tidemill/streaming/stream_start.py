@@ -1,0 +1,140 @@
+"""How a stream starts: from nothing, from its checkpoint, or as a new program on an old checkpoint.
+
+The start of a new stream with a checkpoint directory, and what is durable after each step:
+
+1. the program is pickled: what cannot be written down is refused before anything is touched;
+2. the directory is checked and taken (``owner``);
+3. sources note what was there before the stream (``sources/``), operators their initial state (``state/``);
+4. the program is written (``program``): from now on the stream exists and would be recovered;
+5. batches begin.
+
+A driver that dies before 4 leaves nothing that the next start would go on with. A recovered stream
+skips 1, 3 and 4; an upgraded one does 4 at the end of 3, in one write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from tidemill.batches.durable import DurableBatches
+from tidemill.checkpoint.program_file import PROGRAM, ProgramHeader, write_program
+from tidemill.common.clock import Clock
+from tidemill.common.fault_points import arm_process_group, fault_point
+from tidemill.errors import BatchError, IllegalStateError
+from tidemill.progress.listener_bus import ListenerBus
+from tidemill.state.operators import StateOperators
+from tidemill.state.partition_state import OperatorState
+from tidemill.streaming.job_scheduler import JobScheduler
+from tidemill.streaming.program import Recovered, header_of, name_operators, pickle_graph
+from tidemill.streaming.state_maintenance import StateMaintenance
+from tidemill.streaming.stateful_node import StatefulNode
+from tidemill.streaming.upgrade import Renames, carry_over
+
+if TYPE_CHECKING:
+    from tidemill.streaming.graph import DStreamGraph
+
+
+class StreamStart:
+    """What a context knows of its beginning, until it has begun."""
+
+    def __init__(
+        self, graph: DStreamGraph, clock: Clock, recovered: Recovered | None = None
+    ) -> None:
+        self._graph = graph
+        self._clock = clock
+        self._recovered = recovered
+        self._upgraded_from: ProgramHeader | None = None
+        self._renames: Renames = {}
+        self._durable: DurableBatches | None = None
+        self._maintenance: StateMaintenance | None = None
+
+    def upgrade(self, header: ProgramHeader, renames: Mapping[str, str | None]) -> None:
+        self._upgraded_from = header
+        self._renames = renames
+
+    def run(self, bus: ListenerBus, on_error: Callable[[BatchError], None]) -> JobScheduler:
+        """Start the stream and return its scheduler, which runs. Leaves nothing running if it fails."""
+        arm_process_group()
+        directory = self._graph.checkpoint_directory
+        scheduler: JobScheduler | None = None
+        retired: tuple[str, ...] = ()
+        try:
+            if self._upgraded_from is not None:
+                self._recovered, retired = carry_over(
+                    self._graph, self._upgraded_from, self._renames
+                )
+            elif self._recovered is None:
+                name_operators(self._graph)
+            is_written = self._recovered is not None and self._upgraded_from is None
+            if directory is not None:
+                pickled = b"" if is_written else pickle_graph(self._graph)  # 1
+                self._durable = DurableBatches.open(directory, self._clock)  # 2
+                if self._recovered is None:
+                    self._refuse_used_directory(self._durable)
+                self._graph.spark_context.setCheckpointDir(f"{directory.rstrip('/')}/rdds")
+            scheduler = JobScheduler(self._graph, self._clock, bus, on_error, self._durable)
+            scheduler.start()
+            if self._durable is not None:
+                self._durable.keep_ownership(scheduler.lose_ownership)
+            if self._recovered is None:
+                first_ms = scheduler.generator.prepare()  # 3
+            else:
+                first_ms = scheduler.generator.recover(self._recovered)
+            if self._durable is not None:
+                self._open_state(self._durable, first_ms)
+            if self._durable is not None and not is_written:
+                fault_point("start.before-program")
+                write_program(self._durable.storage, header_of(self._graph, retired), pickled)  # 4
+                fault_point("start.after-program")
+            scheduler.generator.start()  # 5
+            return scheduler
+        except BaseException:
+            if scheduler is not None:
+                scheduler.stop()
+            self.close()
+            raise
+
+    def _open_state(self, durable: DurableBatches, first_ms: int) -> None:
+        nodes = [
+            node for node in self._graph.operators().values() if isinstance(node, StatefulNode)
+        ]
+        if not nodes:
+            return
+        stream_id = durable.log.stream_id()
+        known = {name for commit in durable.logged.commits.values() for name in commit.state}
+        for node in nodes:
+            if node.operator_id not in known:
+                node.write_initial_state(
+                    OperatorState(
+                        durable.storage, stream_id, node.operator_id, node.function.timed
+                    ),
+                    first_ms,
+                )
+        operators = StateOperators.restored(
+            durable.storage,
+            stream_id,
+            durable.logged,
+            {node.operator_id: node.function.timed for node in nodes},
+        )
+        self._graph.state = operators
+        self._maintenance = StateMaintenance(self._graph.spark_context, operators)
+        self._maintenance.start()
+
+    def _refuse_used_directory(self, durable: DurableBatches) -> None:
+        if not durable.logged.offsets and not durable.storage.exists(PROGRAM):
+            durable.clear_leftovers()
+            return
+        directory = self._graph.checkpoint_directory
+        raise IllegalStateError(
+            f"{directory} already holds the checkpoint of a stream. To go on with that one, get the context "
+            f"from StreamingContext.getOrCreate({directory!r}, setup). To begin a new one, give another "
+            "directory, or delete this one."
+        )
+
+    def close(self) -> None:
+        """Give the directory back. Idempotent."""
+        if self._maintenance is not None:
+            self._maintenance.stop()
+        if self._durable is not None:
+            self._durable.close()
