@@ -1,11 +1,12 @@
 # make demo   run a windowed hot-word count (SECONDS=20 to end by itself)
 # make test   lint, types and all tests
+# make test-faults  kill a program a hundred times and compare (ten minutes or more)
 # make bench  the benchmarks, side by side with pyspark.streaming
 
 PY := .venv/bin/python
 SECONDS ?=
 
-.PHONY: demo test lint types unit bench format clean java
+.PHONY: demo test lint types unit test-faults bench format clean java
 
 demo: java
 	@$(PY) examples/hot_words.py $(if $(SECONDS),--seconds $(SECONDS))
@@ -21,6 +22,9 @@ types: .venv/installed.lock
 
 unit: java
 	@$(PY) -m pytest
+
+test-faults: java
+	@TIDEMILL_ALL_FAULTS=1 $(PY) -m pytest tests/faults
 
 bench: java
 	@$(PY) -m benchmarks

@@ -5,12 +5,13 @@ from __future__ import annotations
 import sys
 import warnings
 
-from benchmarks import capacity, idle_batches, small_batch
+from benchmarks import capacity, idle_batches, small_batch, state_size
 
 ALL = {
     "small_batch": small_batch.main,
     "capacity": capacity.main,
     "idle_batches": idle_batches.main,
+    "state_size": state_size.main,
 }
 
 

@@ -17,6 +17,7 @@ ROOT = Path(__file__).parents[1]
         ("transform_blacklist", ["2 ann", "3 ann", "5 kim"]),
         ("top3_hot_product", ["|   books|  atlas|     2|", "|   books|  comic|     2|"]),
         ("persist_word_count", ["to 3", "be 2"]),
+        ("update_state_by_key", ["to 3", "be 2"]),
     ],
 )
 def test_example(name: str, expected: list[str]) -> None:
@@ -32,6 +33,29 @@ def test_example(name: str, expected: list[str]) -> None:
     assert done.stderr == ""
     lines = done.stdout.splitlines()
     assert [line for line in expected if line not in lines] == []
+
+
+def test_the_streaming_checkpoint_example_survives_a_kill(tmp_path: Path) -> None:
+    incoming = tmp_path / "incoming"
+    incoming.mkdir()
+
+    def run_until(expected: str, new_file: str) -> None:
+        command = ["examples/streaming_checkpoint.py", str(incoming), str(tmp_path / "checkpoint")]
+        process = subprocess.Popen(
+            [sys.executable, *command], cwd=ROOT, stdout=subprocess.PIPE, text=True
+        )
+        try:
+            assert process.stdout is not None
+            process.stdout.readline()  # the stream runs: what comes now is new
+            (tmp_path / "staged").write_text(new_file)
+            (tmp_path / "staged").rename(incoming / new_file.replace(" ", "-"))
+            assert any(line.split(" ", 1)[1:] == [f"{expected}\n"] for line in process.stdout)
+        finally:
+            process.kill()
+            process.wait()
+
+    run_until("a=2 b=1", "a b a")
+    run_until("a=3 b=1 c=1", "a c")
 
 
 def test_every_example_is_run_by_a_test() -> None:

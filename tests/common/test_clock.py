@@ -97,3 +97,24 @@ def test_system_clock_follows_a_jump_forward() -> None:
     assert clock.now_ms() == 10_060_000
     time.pass_ms(1)
     assert clock.now_ms() == 10_060_001
+
+
+def test_a_stream_that_was_ahead_of_the_clock_goes_on_from_there() -> None:
+    wall, monotonic = [3_600_000], [0]
+    clock = SystemClock(lambda: wall[0] * 1_000_000, lambda: monotonic[0] * 1_000_000)
+    clock.start_after(7_200_000)  # its last batch, by a clock that has been set back since
+    assert clock.now_ms() == 7_200_000
+    assert clock.wall_ms() == 3_600_000
+    wall[0], monotonic[0] = wall[0] + 500, 500
+    assert clock.now_ms() == 7_200_500
+    clock.start_after(1_000)
+    assert clock.now_ms() == 7_200_500
+    wall[0], monotonic[0] = 7_300_000, 600  # the clock has been put right
+    assert clock.now_ms() == 7_300_000
+
+
+def test_a_manual_clock_that_is_ahead_keeps_its_distance() -> None:
+    clock = ManualClock(1_000)
+    clock.start_after(5_000)
+    clock.advance(10)
+    assert (clock.now_ms(), clock.wall_ms()) == (5_010, 1_010)

@@ -18,31 +18,43 @@ import sys, time
 import tidemill
 from tidemill.streaming import StreamingContext
 
-graceful = sys.argv[1] == "graceful"
-spark = tidemill.session("shutdown", master="local[1]", config={
-    "spark.ui.enabled": False, "spark.streaming.stopGracefullyOnShutdown": graceful,
-    "spark.streaming.gracefulStopTimeout": "100s"}, quiet=True)
-ssc = StreamingContext(spark.sparkContext, 0.2)
+mode = sys.argv[1]
+config = {"spark.ui.enabled": False, "spark.streaming.gracefulStopTimeout": "100s"}
+if mode in ("graceful", "at once"):
+    config["spark.streaming.stopGracefullyOnShutdown"] = mode == "graceful"
+spark = tidemill.session("shutdown", master="local[1]", config=config, quiet=True)
 
 def slow(rdd):
     print("begun", flush=True)
     print("finished", rdd.map(lambda x: [__import__("time").sleep(3), x][1]).collect(), flush=True)
 
-ssc.queueStream([[n] for n in range(3)]).foreachRDD(slow)
+def setup():
+    ssc = StreamingContext(spark.sparkContext, 0.2)
+    ssc.queueStream([[n] for n in range(3)]).foreachRDD(slow)
+    return ssc
+
+if mode == "durable":
+    ssc = StreamingContext.getOrCreate(sys.argv[2], setup)
+else:
+    ssc = setup()
 ssc.start()
 ssc.awaitTermination()
 """
 
 
-@pytest.fixture
-def program(request: pytest.FixtureRequest) -> Iterator[subprocess.Popen[str]]:
-    process = subprocess.Popen(
-        [sys.executable, "-u", "-c", PROGRAM, request.param],
+def start_program(*arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-u", "-c", PROGRAM, *arguments],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
+
+
+@pytest.fixture
+def program(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    process = start_program(request.param, str(tmp_path / "checkpoint"))
     yield process
     process.kill()
     process.wait(10)
@@ -71,6 +83,47 @@ def test_sigterm_without_grace_stops_at_once(program: subprocess.Popen[str]) -> 
     assert rest == ""
     assert program.returncode == 128 + signal.SIGTERM
     assert "Traceback" not in errors
+
+
+@pytest.mark.parametrize("program", ["durable"], indirect=True)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_durable_stream_stops_gracefully_by_itself(
+    program: subprocess.Popen[str], number: signal.Signals, tmp_path: Path
+) -> None:
+    assert out(program).readline() == "begun\n"
+    program.send_signal(number)
+    rest, _ = program.communicate(timeout=60)
+    assert rest.startswith("finished [0]\n")
+    offsets, commits = (
+        sorted(p.name for p in (tmp_path / "checkpoint" / folder).iterdir())
+        for folder in ("offsets", "commits")
+    )
+    assert offsets == commits
+
+
+@pytest.mark.parametrize("program", ["durable"], indirect=True)
+def test_a_second_signal_stops_at_once_and_the_next_start_repairs(
+    program: subprocess.Popen[str], tmp_path: Path
+) -> None:
+    assert out(program).readline() == "begun\n"
+    program.send_signal(signal.SIGTERM)
+    owner = tmp_path / "checkpoint" / "owner"
+    # The stream is stopping once its timer has; nothing shows that but the time it takes: send until it ends.
+    while program.poll() is None:
+        program.send_signal(signal.SIGTERM)
+    rest, errors = program.communicate(timeout=60)
+    assert program.returncode == 128 + signal.SIGTERM
+    assert "finished" not in rest
+    assert "runs again when the stream is started again" in errors
+    assert "Traceback" not in errors
+    assert '"released": false' in owner.read_text()
+    again = start_program("durable", str(tmp_path / "checkpoint"))
+    try:
+        assert out(again).readline() == "begun\n"
+        assert out(again).readline() == "finished [0]\n"
+    finally:
+        again.kill()
+        again.communicate(timeout=60)
 
 
 def test_the_demo_ends_by_itself_with_one_line_a_batch() -> None:

@@ -76,7 +76,9 @@ class DurableBatches:
         """Forget batches before ``needed_from``, but not of the last hundred. The oldest one left."""
         before = min(needed_from, self._last_committed - KEEP + 1)
         while self._in_log and self._in_log[0] < before:
-            self.log.purge(self._in_log.popleft())
+            # A purge that fails is tried again: skipped, the batch would leave a gap behind it.
+            self.log.purge(self._in_log[0])
+            self._in_log.popleft()
         return max(0, before)
 
     def clear_leftovers(self) -> None:

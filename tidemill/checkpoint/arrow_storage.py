@@ -36,7 +36,9 @@ class ArrowStorage(Storage):
 
     @classmethod
     def from_uri(cls, uri: str) -> ArrowStorage:
-        filesystem, root = fs.FileSystem.from_uri(uri)
+        # Spark, which keeps RDDs in the same directory, says s3a.
+        known = f"s3{uri[3:]}" if uri.startswith("s3a://") else uri
+        filesystem, root = fs.FileSystem.from_uri(known)
         return cls(filesystem, root, uri)
 
     @property
@@ -53,7 +55,8 @@ class ArrowStorage(Storage):
     def open_write(self, path: str) -> Iterator[BinaryIO]:
         target = self._path(path)
         folder, _, name = target.rpartition("/")
-        self._fs.create_dir(folder, recursive=True)
+        if folder:
+            self._fs.create_dir(folder, recursive=True)
         staged = f"{folder}/.{name}.{uuid.uuid4().hex[:8]}.tmp"
         try:
             if self._appears_whole:
@@ -76,11 +79,17 @@ class ArrowStorage(Storage):
         try:
             self._fs.move(staged, target)
         except OSError:
-            # HDFS does not rename onto a file that is there.
+            # HDFS does not rename onto a file that is there. The old one is kept until the new one is.
             if self._fs.get_file_info(target).type is not fs.FileType.File:
                 raise
-            self._fs.delete_file(target)
-            self._fs.move(staged, target)
+            aside = f"{staged}.old"
+            self._fs.move(target, aside)
+            try:
+                self._fs.move(staged, target)
+            except BaseException:
+                self._fs.move(aside, target)
+                raise
+            self._fs.delete_file(aside)
 
     def list(self, folder: str) -> list[str]:
         found = self._fs.get_file_info(fs.FileSelector(self._path(folder), allow_not_found=True))

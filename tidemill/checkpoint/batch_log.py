@@ -9,7 +9,8 @@ checkpoints, a version line and then JSON. ``offsets/7``::
     42
     {"topic-0":1350}
 
-one line for each source, in the order of the names, with ``-`` for a source that has no offset yet.
+one line for each source, in the order of the names, with ``-`` for a source that has no offset yet. The
+last line ends like all others, which Spark's does not: a file that has been cut off shows.
 ``commits/7``::
 
     v1
@@ -24,6 +25,7 @@ stream keeps through all restarts::
 from __future__ import annotations
 
 import json
+import re
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -38,6 +40,7 @@ T = TypeVar("T")
 VERSION = "v1"
 SOURCES_KEY = "tidemill.sources"
 NO_OFFSET = "-"
+BATCH_NUMBER = re.compile("0|[1-9][0-9]*")
 
 
 @dataclass(frozen=True)
@@ -57,17 +60,18 @@ class OffsetRecord:
             "conf": conf,
         }
         lines = [NO_OFFSET if end is None else _json(end) for end in self.offsets.values()]
-        return "\n".join([VERSION, _json(meta), *lines])
+        return "\n".join([VERSION, _json(meta), *lines, ""])
 
     @classmethod
     def parse(cls, text: str) -> OffsetRecord:
-        version, meta_line, *lines = text.rstrip("\n").split("\n")
-        _require_version(version)
+        meta_line, *lines = _lines(text)
         meta = _object(meta_line)
         conf = dict(meta.get("conf", {}))
         names = json.loads(conf.pop(SOURCES_KEY, "null"))
         if names is None:  # Spark's own: sources have numbers only
             names = [str(number) for number in range(len(lines))]
+        elif not text.endswith("\n"):
+            raise ValueError("its end is missing")
         if len(names) != len(lines):
             raise ValueError(f"{len(names)} sources and {len(lines)} lines of offsets")
         ends = [None if line == NO_OFFSET else json.loads(line) for line in lines]
@@ -96,8 +100,7 @@ class CommitRecord:
 
     @classmethod
     def parse(cls, text: str) -> CommitRecord:
-        version, line = text.rstrip("\n").split("\n")
-        _require_version(version)
+        (line,) = _lines(text)
         record = _object(line)
         state = {
             name: tuple(ids[0] for ids in versions)
@@ -121,12 +124,14 @@ class NewerVersionError(ValueError):
     """A file says that it has a format which this version of Tidemill does not know."""
 
 
-def _require_version(line: str) -> None:
-    if line == VERSION:
-        return
-    if line[:1] == "v" and line[1:].isdigit():
-        raise NewerVersionError(f"format {line}, and this version of Tidemill reads {VERSION}")
-    raise ValueError(f"the first line is {line[:20]!r}, not a version")
+def _lines(text: str) -> list[str]:
+    """What follows the version line, if that is one that is known here."""
+    version, *lines = text.rstrip("\n").split("\n")
+    if version == VERSION:
+        return lines
+    if version[:1] == "v" and version[1:].isdigit():
+        raise NewerVersionError(f"format {version}, and this version of Tidemill reads {VERSION}")
+    raise ValueError(f"the first line is {version[:20]!r}, not a version")
 
 
 @dataclass(frozen=True)
@@ -201,9 +206,12 @@ class BatchLog:
 
         A sound log has offsets without gaps, commits without gaps, and no commit without offsets. The
         oldest batches may have lost their commits, or their offsets, to a purge that was interrupted.
+
+        Another driver may still be at work here. So commits are read before offsets, which are written
+        first, and each from the newest to the oldest, which are deleted first.
         """
-        offsets = self._load("offsets", OffsetRecord.parse)
         commits = self._load("commits", CommitRecord.parse)
+        offsets = self._load("offsets", OffsetRecord.parse)
         self._require_no_gap("offsets", offsets)
         self._require_no_gap("commits", commits)
         last_planned = max(offsets, default=-1)
@@ -218,16 +226,25 @@ class BatchLog:
                 f"commits/{min(offsets) - 1}",
                 f"is missing: the log begins with offsets/{min(offsets)} and no batch is committed",
             )
+        if offsets and commits and min(offsets) > max(commits):
+            raise self._damaged(
+                f"offsets/{min(offsets) - 1}",
+                f"is missing: batch {min(offsets)}, which is not committed, begins where it says",
+            )
         return LoggedBatches(offsets, commits)
 
     def _load(self, folder: str, parse: Callable[[str], T]) -> dict[int, T]:
+        names = self._storage.list(folder)
+        for name in names:
+            if not BATCH_NUMBER.fullmatch(name):
+                raise self._damaged(f"{folder}/{name}", "is not the number of a batch")
         found = {}
-        for name in self._storage.list(folder):
-            file = f"{folder}/{name}"
-            if not name.isdigit():
-                raise self._damaged(file, "is not the number of a batch")
+        for number in sorted(map(int, names), reverse=True):
+            file = f"{folder}/{number}"
             try:
-                found[int(name)] = parse(self._read(file))
+                found[number] = parse(self._read(file))
+            except FileNotFoundError:
+                pass  # purged since it was listed
             except NewerVersionError as error:
                 raise DamagedCheckpointError(
                     self._storage.full_name(file),
@@ -235,7 +252,7 @@ class BatchLog:
                     "Install the version of Tidemill that wrote it, or a later one.",
                     self._storage.uri,
                 ) from None
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
+            except (ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
                 raise self._damaged(file, f"cannot be read ({error})") from None
         return dict(sorted(found.items()))
 

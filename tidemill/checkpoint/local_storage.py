@@ -42,7 +42,7 @@ class LocalStorage(Storage):
     def open_write(self, path: str) -> Iterator[BinaryIO]:
         target = self._path(path)
         folder, name = os.path.split(target)
-        os.makedirs(folder, exist_ok=True)
+        _make_folder(folder)
         temporary = os.path.join(folder, f".{name}.{uuid.uuid4().hex[:8]}.tmp")
         try:
             with open(temporary, "xb") as file:
@@ -85,13 +85,24 @@ class LocalStorage(Storage):
     def lock(self, name: str) -> Iterator[None]:
         # The kernel drops the lock when its holder dies, whatever it dies of.
         folder, base = os.path.split(self._path(name))
-        os.makedirs(folder, exist_ok=True)
+        _make_folder(folder)
         handle = os.open(os.path.join(folder, f".{base}"), os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX)
             yield
         finally:
             os.close(handle)
+
+
+def _make_folder(folder: str) -> None:
+    """A file is no more durable than the names of the folders above it."""
+    if os.path.isdir(folder):
+        return
+    above = os.path.dirname(folder)
+    _make_folder(above)
+    with suppress(FileExistsError):
+        os.mkdir(folder)
+    _fsync_folder(above)
 
 
 def _fsync_folder(folder: str) -> None:

@@ -112,7 +112,7 @@ class OwnerRecord:
         return f"v1\n{json.dumps(asdict(self))}\n".encode()
 
     @classmethod
-    def parse(cls, data: bytes, file: str) -> OwnerRecord:
+    def parse(cls, data: bytes, file: str, directory: str = "") -> OwnerRecord:
         try:
             version, line = data.decode().split("\n", 1)
             if version != "v1":
@@ -123,6 +123,7 @@ class OwnerRecord:
                 file,
                 f"not a record of the directory's owner ({error})",
                 "Make sure that no program runs on this directory, and delete the file.",
+                directory,
             ) from None
 
     def __str__(self) -> str:
@@ -134,7 +135,7 @@ def read_owner(storage: Storage) -> OwnerRecord | None:
         data = storage.read(OWNER)
     except FileNotFoundError:
         return None
-    return OwnerRecord.parse(data, storage.full_name(OWNER))
+    return OwnerRecord.parse(data, storage.full_name(OWNER), storage.uri)
 
 
 class Ownership:

@@ -4,11 +4,13 @@
 
     v1
     {"tidemill": "0.1.0", "python": "3.11", "pyspark": "4.3.0", "batch_ms": 1000, "zero_ms": 1772366400000,
-     "operators": [{"id": "orders", "name": "orders", "kind": "textFileStream", "detail": "/in", ...}],
-     "retired": [], "conf": {"spark.app.name": "orders"}, "size": 20518, "sha256": "9f2c..."}
+     "operators": [{"id": "orders", "name": "orders", "kind": "textFileStream", "detail": "/in",
+     "partitions": null}], "conf": {"spark.app.name": "orders"}, "retired": [], "size": 26,
+     "sha256": "95268910353e458292d61adf92b453992d243cf411e177de2a7e4328da1e923a"}
     <the bytes of the pickle>
 
-(here broken into lines). Whoever can write this file can run code as whoever starts the stream.
+(here broken into lines). The checksum is that of the line and the pickle. Whoever can write this file can
+run code as whoever starts the stream.
 """
 
 from __future__ import annotations
@@ -61,52 +63,75 @@ class ProgramHeader:
 
 
 def write_program(storage: Storage, header: ProgramHeader, pickled: bytes) -> None:
-    line = json.dumps(
-        {**asdict(header), "size": len(pickled), "sha256": hashlib.sha256(pickled).hexdigest()}
-    )
+    fields = {**asdict(header), "size": len(pickled)}
+    line = json.dumps({**fields, "sha256": _digest(fields, pickled)})
     storage.write(PROGRAM, b"v1\n" + line.encode() + b"\n" + pickled)
 
 
+def _digest(fields: Mapping[str, Any], pickled: bytes) -> str:
+    """Of all but the versions: those are compared with what runs, and a wrong one is refused there."""
+    checked = {name: value for name, value in fields.items() if name not in ("tidemill", "python")}
+    return hashlib.sha256(json.dumps(checked).encode() + b"\n" + pickled).hexdigest()
+
+
 def read_program(storage: Storage) -> tuple[ProgramHeader, bytes] | None:
-    """The program of a directory, checked; None if it has none."""
+    """The program of a directory, checked, for somebody who will run it; None if there is none."""
+    data = _read(storage)
+    if data is None:
+        return None
+    _require_safe(storage)
+    return _parse(storage, data)
+
+
+def read_header(storage: Storage) -> ProgramHeader | None:
+    """What is known of the program of a directory without running any of it; None if there is none."""
+    data = _read(storage)
+    return None if data is None else _parse(storage, data)[0]
+
+
+def _read(storage: Storage) -> bytes | None:
     try:
-        data = storage.read(PROGRAM)
+        return storage.read(PROGRAM)
     except FileNotFoundError:
         return None
-    file = storage.full_name(PROGRAM)
-    _require_safe(file)
+
+
+def _parse(storage: Storage, data: bytes) -> tuple[ProgramHeader, bytes]:
     try:
         version, line, pickled = data.split(b"\n", 2)
         if version != b"v1":
             raise ValueError(f"format {version[:20]!r}")
         fields: dict[str, Any] = json.loads(line)
-        size, digest = fields.pop("size"), fields.pop("sha256")
-        if len(pickled) != size:
-            raise ValueError(f"{len(pickled)} bytes of {size}")
-        if hashlib.sha256(pickled).hexdigest() != digest:
+        if len(pickled) != fields["size"]:
+            raise ValueError(f"{len(pickled)} bytes of {fields['size']}")
+        if fields.pop("sha256") != _digest(fields, pickled):
             raise ValueError("its checksum is wrong")
+        del fields["size"]
         fields["retired"] = tuple(fields["retired"])
         fields["operators"] = tuple(Operator(**operator) for operator in fields["operators"])
         return ProgramHeader(**fields), pickled
     except (ValueError, KeyError, TypeError) as error:
         raise DamagedCheckpointError(
-            file,
+            storage.full_name(PROGRAM),
             f"damaged, or written by a newer version ({error})",
-            "Restore it from a backup, or start with getOrCreate(..., upgrade=True), which makes the "
-            "program anew and needs only the names in the second line.",
+            "Restore it from a backup: it says what the rest of the directory belongs to.",
             storage.uri,
         ) from None
 
 
-def _require_safe(file: str) -> None:
+def _require_safe(storage: Storage) -> None:
     """A pickle that anybody could have put there is not read."""
-    try:
-        mode = os.stat(file).st_mode
-    except OSError:
-        return  # not a file of this machine
-    if mode & stat.S_IWOTH:
-        raise DamagedCheckpointError(
-            file,
-            "everybody on this machine may write it, and reading it runs code that is in it",
-            f"Take that right away (chmod o-w {file}) once you know that the file is yours.",
-        )
+    file = storage.full_name(PROGRAM)
+    for path in (file, os.path.dirname(file)):
+        try:
+            mode = os.stat(path).st_mode
+        except OSError:
+            return  # not a file of this machine
+        # In a folder with the sticky bit, others cannot replace a file.
+        if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+            raise DamagedCheckpointError(
+                path,
+                "everybody on this machine may write it, and reading the program runs code that is in it",
+                f"Take that right away (chmod o-w {path}) once you know that {PROGRAM} is yours.",
+                storage.uri,
+            )

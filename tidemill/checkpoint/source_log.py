@@ -1,9 +1,10 @@
 """What a source has to remember in order to give the same range again.
 
-Each source has a folder ``sources/<name>/`` of small files, a version line and then one JSON value a line,
-here the files that a directory stream has found, ``sources/orders/12``::
+Each source has a folder ``sources/<name>/`` of small files, a version line with a checksum (CRC-32) of the
+rest, and then one JSON value a line, here the files that a directory stream has found,
+``sources/orders/12``::
 
-    v1
+    v1 704e4382
     {"path":"/in/orders-0012.csv","size":1024,"modified_ms":1772366400000}
 
 What the files are called and what is in them is the source's own affair, except for ``initial``: there
@@ -13,6 +14,7 @@ the planner notes where the stream began.
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Iterable
 from typing import Any
 from urllib.parse import quote
@@ -27,12 +29,13 @@ class SourceLog:
     """The folder of one source."""
 
     def __init__(self, storage: Storage, source_name: str) -> None:
-        self._storage = storage.under(f"sources/{quote(source_name, safe='')}")
+        self._storage = storage.under(f"sources/{_folder_name(source_name)}")
 
     def put(self, name: str, values: Iterable[Any]) -> None:
         """Write an entry, durably, in place of one that has the same name."""
         lines = [json.dumps(value, separators=(",", ":")) for value in values]
-        self._storage.write(name, "\n".join(["v1", *lines]).encode())
+        body = "\n".join(lines)
+        self._storage.write(name, f"{_version_line(body)}\n{body}".encode())
 
     def entries(self) -> dict[str, list[Any]]:
         return {name: self._parse(name) for name in self._storage.list("")}
@@ -46,10 +49,12 @@ class SourceLog:
 
     def _parse(self, name: str) -> list[Any]:
         try:
-            version, *lines = self._storage.read(name).decode().split("\n")
-            if version != "v1":
-                raise ValueError(f"the first line is {version[:20]!r}, not v1")
-            return [json.loads(line) for line in lines]
+            version, _, body = self._storage.read(name).decode().partition("\n")
+            if not version.startswith("v1 "):
+                raise ValueError(f"the first line is {version[:20]!r}, not v1 and a checksum")
+            if version != _version_line(body):
+                raise ValueError("its checksum is wrong")
+            return [json.loads(line) for line in body.split("\n")] if body else []
         except ValueError as error:
             raise DamagedCheckpointError(
                 self._storage.full_name(name),
@@ -57,3 +62,13 @@ class SourceLog:
                 "Restore it from a backup: without it, the stream cannot know what it has read.",
                 self._storage.uri,
             ) from None
+
+
+def _version_line(body: str) -> str:
+    return f"v1 {zlib.crc32(body.encode()):08x}"
+
+
+def _folder_name(source_name: str) -> str:
+    """Any name as one name of a folder: quoted, and ``.`` and ``..`` are names of other folders."""
+    quoted = quote(source_name, safe="")
+    return quoted if quoted.strip(".") else quoted.replace(".", "%2E")

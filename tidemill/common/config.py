@@ -81,11 +81,12 @@ UNPERSIST = Setting(
     boolean,
     "Free the cached RDDs of a DStream once no batch or window can need them again.",
 )
-STOP_GRACEFULLY_ON_SHUTDOWN = Setting(
+STOP_GRACEFULLY_ON_SHUTDOWN: Setting[bool | None] = Setting(
     "spark.streaming.stopGracefullyOnShutdown",
-    False,
+    None,
     boolean,
-    "When the program ends or is told to (SIGTERM), finish the batches that were begun.",
+    "When the program ends or is told to (SIGTERM, SIGINT), finish the batches that were begun. "
+    "Default: true for a stream with a checkpoint directory, else false.",
 )
 GRACEFUL_STOP_TIMEOUT_MS: Setting[int | None] = Setting(
     "spark.streaming.gracefulStopTimeout",

@@ -7,7 +7,8 @@ environment, so that they reach the driver and every Python worker alike::
 
 means: the third time that any process of the program passes ``batch.after-offsets``, kill all of it
 with SIGKILL; the fifth write finds the disk full. Occurrences are counted over all processes, in the
-files of ``TIDEMILL_FAULTS_DIR``, and a restarted program goes on counting: a fault strikes once.
+files of ``TIDEMILL_FAULTS_DIR``, and a restarted program goes on counting: a fault strikes once. The driver
+must be the leader of its session (``start_new_session=True``): that is how a task finds it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from dataclasses import dataclass
 
 PLAN = "TIDEMILL_FAULTS"
 COUNTERS = "TIDEMILL_FAULTS_DIR"
-GROUP = "TIDEMILL_FAULTS_GROUP"
+ACTIONS = ("kill", "driver", "enospc", "error")
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,8 @@ def parse_plan(text: str) -> dict[str, list[Fault]]:
     for entry in filter(None, text.split(";")):
         where, action = entry.split("=")
         name, occurrence = where.split("@")
+        if action not in ACTIONS:
+            raise ValueError(f"{entry!r}: a fault is one of {', '.join(ACTIONS)}")
         plan.setdefault(name, []).append(Fault(int(occurrence), action))
     return plan
 
@@ -48,12 +51,6 @@ def fault_point(name: str) -> None:
     """Pass a named point: nothing happens, unless a test wants it to."""
     if _plan:
         _strike(name)
-
-
-def arm_process_group() -> None:
-    """Remember the driver's process group: a worker of PySpark's is in another one."""
-    if _plan:
-        os.environ[GROUP] = str(os.getpgid(0))
 
 
 def _strike(name: str) -> None:
@@ -78,7 +75,11 @@ def _act(name: str, action: str) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     if action == "error":
         raise RuntimeError(f"a fault was asked for at {name}")
+    # The test has started the driver as the leader of a session. A worker of PySpark's is in another
+    # process group, and in the same session.
+    driver = os.getsid(0)
     if action == "driver":
-        os.kill(int(os.environ[GROUP]), signal.SIGKILL)  # the leader of the group is the driver
-    os.killpg(int(os.environ[GROUP]), signal.SIGKILL)
+        os.kill(driver, signal.SIGKILL)
+        return
+    os.killpg(driver, signal.SIGKILL)
     os.kill(os.getpid(), signal.SIGKILL)

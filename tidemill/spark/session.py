@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+SPARK_LOG = "tidemill.spark.log"
 UNIX_SOCKETS = "spark.python.unix.domain.socket.enabled"
 
 TUNED: Mapping[str, str] = {
@@ -103,7 +104,7 @@ def _start_quietly(conf: SparkConf) -> None:
     from pyspark.java_gateway import launch_gateway
 
     handle, path = tempfile.mkstemp(prefix="tidemill-spark-", suffix=".log")
-    conf.set("tidemill.spark.log", path)
+    conf.set(SPARK_LOG, path)
     with os.fdopen(handle, "wb") as log:
         gateway: JavaGateway = launch_gateway(  # type: ignore[no-untyped-call]
             conf=conf, popen_kwargs={"stdout": log, "stderr": log}

@@ -25,9 +25,11 @@ def tune_worker() -> None:
 
 
 def used_memory_mb() -> float:
-    """The resident memory of this process. PySpark's own way to ask takes 0.2 ms, this 0.02."""
+    """The memory that this process has for itself: not the pages of files, such as those of the state
+    store, which the kernel takes back when it wants. PySpark's own way to ask takes 0.2 ms, this 0.02."""
     try:
         with open("/proc/self/statm", "rb") as statm:
-            return int(statm.read().split()[1]) * _PAGE_BYTES / (1 << 20)
+            resident, shared = map(int, statm.read().split()[1:3])
+        return (resident - shared) * _PAGE_BYTES / (1 << 20)
     except OSError:  # not Linux
         return get_used_memory()

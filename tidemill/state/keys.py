@@ -1,9 +1,15 @@
 """Keys and values as bytes.
 
 Two keys that are equal in Python must be the same bytes, in every process and every version of Python.
-Pickle does not promise that: it notices when the two strings of a tuple are one object, and ``1`` and
-``1.0`` are different to it. So the usual types of keys have an encoding of their own, which is also what
-decides the partition of a key; only other types are pickled, and are the same key if their pickles are.
+Pickle does not promise that: it notices when the two strings of a tuple are one object, ``1`` and ``1.0``
+are different to it, and it writes a set in the order of its hashes. So the usual types of keys have an
+encoding of their own, which is also what decides the partition of a key. Objects of other types are pickled,
+their parts by the same encodings, and are the same key if what they are made of is.
+
+An equal key comes back, not always one of the same type: ``True`` as ``1``, ``Decimal("0.5")`` as ``0.5``, a
+time with a zone in UTC. The exception to equality: a named tuple, an enum, or whatever else is a subclass of
+a usual type, and a time of numpy, come back as what they were, and so are other keys than the plain values
+that they are equal to.
 """
 
 from __future__ import annotations
@@ -14,26 +20,76 @@ import pickle
 import struct
 import zlib
 from collections.abc import Callable
+from datetime import UTC, datetime
 from decimal import Decimal
+from functools import cached_property
 from typing import Any
+from uuid import UUID
 
+import numpy as np
 from pyspark import cloudpickle
+
+from tidemill.errors import GraphError
 
 _DOUBLE = struct.Struct(">d")
 _LENGTH = struct.Struct(">I")
+_NAN = b"fnan"
+# Python refuses to write or read more decimal digits than a limit, which a user can set as low as 640.
+_LONG_INT = 10**600
+_LONG_DECIMAL = 10_000
+
+
+def _encode_int(key: int) -> bytes:
+    return b"i%d" % key if -_LONG_INT < key < _LONG_INT else b"x%x" % key
 
 
 def _encode_float(key: float) -> bytes:
     # Equal to an int means: the same key as that int. Not a number is one key, whatever its bits.
     if math.isfinite(key):
         return b"i%d" % int(key) if key == int(key) else b"f" + _DOUBLE.pack(key)
-    return b"f" + (b"nan" if key != key else _DOUBLE.pack(key))
+    return _NAN if key != key else b"f" + _DOUBLE.pack(key)
 
 
 def _encode_decimal(key: Decimal) -> bytes:
-    if key.is_finite() and key == key.to_integral_value():
-        return b"i%d" % int(key)
-    return b"d" + str(key.normalize()).encode()
+    # Without normalize(): it rounds to the precision of the thread's context.
+    if key.is_nan():
+        return _NAN
+    if key == float(key):
+        return _encode_float(float(key))
+    if key == key.to_integral_value() and key.adjusted() < _LONG_DECIMAL:
+        return _encode_int(int(key))
+    sign, digits, exponent = key.as_tuple()
+    significant = "".join(map(str, digits)).rstrip("0")
+    exponent = int(exponent) + len(digits) - len(significant)
+    return b"d%s%sE%d" % (b"-" if sign else b"", significant.encode(), exponent)
+
+
+def _encode_datetime(key: datetime) -> bytes:
+    offset = key.utcoffset()
+    local = key.replace(tzinfo=None, fold=0)
+    if offset is None:
+        return b"D" + local.isoformat().encode()
+    if key.replace(fold=1 - key.fold).utcoffset() != offset:
+        # An hour that the zone has twice or not at all: equal to times of the same zone only.
+        return _pickled(key.replace(fold=0))
+    try:
+        return b"U" + (local - offset).isoformat().encode()
+    except OverflowError:
+        return _pickled(key)
+
+
+def _encode_numpy(key: Any) -> bytes:
+    if key.dtype.kind in "mM":
+        # Times stay numpy's: which of Python's they are equal to depends on their unit. Among
+        # themselves they are equal whatever the unit.
+        unit = "timedelta64[us]" if key.dtype.kind == "m" else "datetime64[us]"
+        in_us = key.astype(unit)
+        return _pickled(in_us if in_us.astype(key.dtype) == key else key)
+    plain = key.item()
+    if type(plain) is not type(key):
+        return encode_key(plain)
+    # A long double is its own item.
+    return _encode_float(float(key)) if key == float(key) or key != key else _pickled(key)
 
 
 def _join(tag: bytes, parts: list[bytes]) -> bytes:
@@ -42,14 +98,20 @@ def _join(tag: bytes, parts: list[bytes]) -> bytes:
 
 _ENCODERS: dict[type, Callable[[Any], bytes]] = {
     str: lambda key: b"s" + key.encode("utf-8", "surrogatepass"),
-    int: lambda key: b"i%d" % key,
+    int: _encode_int,
     bool: lambda key: b"i%d" % key,
     float: _encode_float,
     bytes: lambda key: b"b" + key,
     type(None): lambda key: b"n",
     tuple: lambda key: _join(b"t", [encode_key(part) for part in key]),
-    frozenset: lambda key: _join(b"z", sorted(encode_key(part) for part in key)),
+    frozenset: lambda key: _join(b"z", sorted({encode_key(part) for part in key})),
     Decimal: _encode_decimal,
+    UUID: lambda key: b"u" + key.bytes,
+    datetime: _encode_datetime,
+    # Not keys themselves, but the state of an object can be in them.
+    set: lambda key: _join(b"Z", sorted({encode_key(part) for part in key})),
+    dict: lambda key: _join(b"m", sorted(encode_key(item) for item in key.items())),
+    **dict.fromkeys(np.sctypeDict.values(), _encode_numpy),
 }
 
 
@@ -59,18 +121,48 @@ def encode_key(key: Any) -> bytes:
     (b'sa', True)
     """
     encoder = _ENCODERS.get(type(key))
-    if encoder is not None:
-        return encoder(key)
-    if (
-        type(key).__module__ == "numpy"
-        and hasattr(key, "item")
-        and getattr(key, "shape", None) == ()
-    ):
-        return encode_key(key.item())
+    return _pickled(key) if encoder is None else encoder(key)
+
+
+class _KeyPickler(pickle.Pickler):
+    """Leaves all parts that have an encoder to it."""
+
+    def __init__(self, key: Any, file: io.BytesIO) -> None:
+        super().__init__(file, 4)
+        self.fast = True  # no memory of objects seen: equal parts give equal bytes
+        self._key = key
+
+    def persistent_id(self, part: Any) -> bytes | None:
+        encoder = _ENCODERS.get(type(part))
+        return None if encoder is None or part is self._key else encoder(part)
+
+    def reducer_override(self, part: Any) -> Any:
+        # What an object has worked out and kept is no part of what it is.
+        cls = type(part)
+        kept = {
+            name
+            for name in getattr(part, "__dict__", ())
+            if isinstance(getattr(cls, name, None), cached_property)
+        }
+        if not kept:
+            return NotImplemented
+        reduced = part.__reduce_ex__(4)
+        if isinstance(reduced, str) or len(reduced) < 3 or not isinstance(reduced[2], dict):
+            return reduced
+        state = {name: value for name, value in reduced[2].items() if name not in kept}
+        return *reduced[:2], state, *reduced[3:]
+
+
+def _pickled(key: Any) -> bytes:
     buffer = io.BytesIO()
-    pickler = pickle.Pickler(buffer, 4)
-    pickler.fast = True  # no memory of objects seen: equal parts give equal bytes
-    pickler.dump(key)
+    try:
+        _KeyPickler(key, buffer).dump(key)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise GraphError(
+            f"{key!r:.200} cannot be a key: {type(key).__qualname__} cannot be pickled by its name "
+            f"({error}). Put the class into a module that the executors can import (addPyFile), or "
+            "make the key of strings, numbers and tuples."
+        ) from error
     return b"p" + buffer.getvalue()
 
 
@@ -84,16 +176,27 @@ def _split(data: bytes) -> list[Any]:
     return parts
 
 
+class _KeyUnpickler(pickle.Unpickler):
+    def persistent_load(self, encoded: bytes) -> Any:
+        return decode_key(encoded)
+
+
 _DECODERS: dict[int, Callable[[bytes], Any]] = {
     ord("s"): lambda data: data[1:].decode("utf-8", "surrogatepass"),
     ord("i"): lambda data: int(data[1:]),
-    ord("f"): lambda data: math.nan if data == b"fnan" else _DOUBLE.unpack_from(data, 1)[0],
+    ord("x"): lambda data: int(data[1:], 16),
+    ord("f"): lambda data: math.nan if data == _NAN else _DOUBLE.unpack_from(data, 1)[0],
     ord("b"): lambda data: data[1:],
     ord("n"): lambda data: None,
     ord("t"): lambda data: tuple(_split(data)),
     ord("z"): lambda data: frozenset(_split(data)),
+    ord("Z"): lambda data: set(_split(data)),
+    ord("m"): lambda data: dict(_split(data)),
     ord("d"): lambda data: Decimal(data[1:].decode()),
-    ord("p"): lambda data: pickle.loads(data[1:]),  # noqa: S301 (our own state, behind a checksum)
+    ord("u"): lambda data: UUID(bytes=data[1:]),
+    ord("D"): lambda data: datetime.fromisoformat(data[1:].decode()),
+    ord("U"): lambda data: datetime.fromisoformat(data[1:].decode()).replace(tzinfo=UTC),
+    ord("p"): lambda data: _KeyUnpickler(io.BytesIO(data[1:])).load(),
 }
 
 
@@ -113,7 +216,7 @@ def stable_hash(key: Any) -> int:
 def encode_value(value: Any) -> bytes:
     try:
         return pickle.dumps(value, 5)
-    except (pickle.PicklingError, AttributeError):
+    except (pickle.PicklingError, AttributeError, TypeError):
         # A class that is defined in the program itself, not in a module, can only go along by value.
         return bytes(cloudpickle.dumps(value, 5))  # type: ignore[no-untyped-call]
 

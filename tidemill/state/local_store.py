@@ -1,41 +1,51 @@
 """State on the executor's local disk: an LMDB environment that holds one version of one partition.
 
-It is a cache of the durable files, and only ever holds versions that are committed. A batch reads the
-version before it here and writes its changes to a durable file; the next batch brings the environment up
-to that file, if it is the one that was committed, and goes on. Losing it costs time, nothing else.
+It is a cache of the durable files. A batch reads the version before it here and writes its changes to a
+durable file; the next batch brings the environment up to that file, if it is the one that was committed,
+and goes on. Losing it costs time, nothing else.
 
 ``data`` has ``key -> time, value``; ``by_time`` has ``time + key`` for operators whose keys time out;
-``meta`` the version. A key that is too long for LMDB is kept in the value, under its hash.
+``meta`` the version, and how many files of changes it was made of. A key that is too long for LMDB is kept in
+the value, under its hash.
 """
 
 from __future__ import annotations
 
 import fcntl
 import hashlib
+import logging
 import os
 import shutil
 import struct
 import tempfile
+import threading
+import uuid
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, cast
+from weakref import WeakValueDictionary
 
 import lmdb
 
 from tidemill.state.partition_files import PartitionFiles, batch_of
-from tidemill.state.state_file import Record, open_state_file
+from tidemill.state.state_file import Record
+
+logger = logging.getLogger(__name__)
 
 LONGEST_KEY = 500  # LMDB has 511, of which the index takes 8
-MAP_BYTES = 1 << 40
+MAP_BYTES = 1 << 38  # a process may have hundreds open in 2 ** 47 bytes of addresses
 _TIME = struct.Struct(">q")
 _LENGTH = struct.Struct(">I")
 _VERSION = b"version"
+_CHANGES = b"changes"
+_LOADING = "loading "
 _MOST_OPEN = 64
 
 
 def _short_key(key: bytes) -> bytes:
-    return key if len(key) <= LONGEST_KEY else b"\xff" + hashlib.sha256(key).digest()
+    # LMDB has no empty keys either.
+    return key if 0 < len(key) <= LONGEST_KEY else b"\xff" + hashlib.sha256(key).digest()
 
 
 def _pack(short: bytes, record: Record) -> bytes:
@@ -68,16 +78,29 @@ class LocalStore:
     """One environment. Any number of processes may have it open; one at a time writes."""
 
     def __init__(self, path: str, timed: bool) -> None:
-        os.makedirs(path, exist_ok=True)
         self.path = path
         self._env = _open_environment(path)
+        if not self._is_whole():
+            self._env.close()
+            raise lmdb.CorruptedError(f"{path}/data.mdb has been cut short")
         self._data = self._env.open_db(b"data")
         self._by_time = self._env.open_db(b"by_time") if timed else None
         self._meta = self._env.open_db(b"meta")
         self._env.reader_check()  # readers that were killed hold on to old pages
+        self._inode = _inode(path)
+
+    def _is_whole(self) -> bool:
+        # Looking at a page behind the end of the file would end the process.
+        last_page: int = self._env.info()["last_pgno"]
+        pages = os.stat(os.path.join(self.path, "data.mdb")).st_size // self._env.stat()["psize"]
+        return pages > last_page
 
     def close(self) -> None:
         self._env.close()
+
+    def is_in_place(self) -> bool:
+        """False when somebody has cleared the folder since: then others cannot see this one."""
+        return self._inode is not None and _inode(self.path) == self._inode
 
     # -- reading -------------------------------------------------------------------------------
 
@@ -91,54 +114,82 @@ class LocalStore:
     def catch_up(self, files: PartitionFiles, version: str | None) -> bool:
         """Hold ``version``. False, and nothing is changed, if a later one is held already.
 
-        Under a lock, because another process on this host may want the same. A version that is loaded
-        in several transactions has no name until it is complete.
+        IF the version is one file away from the one that is held, that file is one transaction. ELSE it is
+        loaded in several. Until the last one the environment has a name that nobody asks for, so that
+        what a process that was killed has left is never taken for a version, nor built upon.
         """
         with self.reading() as reader:
             if reader.version == version:
                 return True
         with self._locked():
             with self.reading() as reader:
-                held = reader.version
+                held, changes = reader.version, reader.changes
             if held == version:
                 return True
-            if held is not None and version is not None and batch_of(held) > batch_of(version):
+            if held is not None and held.startswith(_LOADING):
+                held, changes = None, 0
+            elif held is not None and (version is None or batch_of(held) > batch_of(version)):
                 return False
-            if version is None:
-                self._clear()
-                return True
-            chain = files.chain(version, held)
-            if chain.base != held:
-                self._clear()
-            elif held is not None and len(chain.paths) == 1:
-                self._apply_in_one_transaction(files, chain.paths[0], version)
-                return True
-            else:
-                self._name(None)
-            for path in chain.paths:
-                with open_state_file(files.storage, path) as (header, batches):
-                    for records in batches:
-                        with self._env.begin(write=True) as txn:
-                            self._apply(txn, records, header.kind == "snapshot")
-            self._name(version)
+            if version is not None and held is not None:
+                try:
+                    with files.opened(f"{version}.changes") as (header, batches):
+                        if header.parent == held:
+                            self._step(batches, held, version, changes)
+                            return True
+                except FileNotFoundError:
+                    pass
+            self._load(files, version, held, changes)
             return True
 
-    def _apply_in_one_transaction(self, files: PartitionFiles, path: str, version: str) -> None:
-        with (
-            open_state_file(files.storage, path) as (_, batches),
-            self._env.begin(write=True) as txn,
-        ):
+    def _step(self, batches: Iterable[list[Record]], held: str, version: str, changes: int) -> None:
+        with self._env.begin(write=True) as txn:
+            self._check(txn, held)
             for records in batches:
-                self._apply(txn, records, append=False)
-            txn.put(_VERSION, version.encode(), db=self._meta)
+                self._apply(txn, records, is_new=False)
+            self._name(txn, version, changes + 1)
 
-    def _apply(self, txn: lmdb.Transaction, records: list[Record], append: bool) -> None:
+    def _load(
+        self, files: PartitionFiles, version: str | None, held: str | None, changes: int
+    ) -> None:
+        chain = files.chain(version, held)
+        loading = f"{_LOADING}{uuid.uuid4().hex}"
+        with self._env.begin(write=True) as txn:
+            if held is None or chain.base != held:
+                held, changes = None, 0
+                for db in (self._data, self._by_time, self._meta):
+                    if db is not None:
+                        txn.drop(db, delete=False)
+            self._name(txn, loading, 0)
+        try:
+            for name in chain.names:
+                with files.opened(name) as (header, batches):
+                    for records in batches:
+                        with self._env.begin(write=True) as txn:
+                            self._check(txn, loading)
+                            self._apply(txn, records, is_new=header.kind == "snapshot")
+                    changes += header.kind == "changes"
+        except FileNotFoundError:
+            # A snapshot may have taken the place of this file since the way was looked up.
+            if files.chain(version) == chain:
+                raise files.missing(name) from None
+            self._load(files, version, None, 0)
+            return
+        with self._env.begin(write=True) as txn:
+            self._check(txn, loading)
+            self._name(txn, version, changes)
+
+    def _check(self, txn: lmdb.Transaction, name: str) -> None:
+        # The lock keeps others out, unless the folder with the lock in it was cleared meanwhile.
+        if txn.get(_VERSION, db=self._meta) != name.encode():
+            raise lmdb.Error(f"{self.path} was changed by another process meanwhile")
+
+    def _apply(self, txn: lmdb.Transaction, records: list[Record], is_new: bool) -> None:
         shorts = {_short_key(record.key): record for record in records}
         ordered = sorted(shorts)
         cursor = txn.cursor(self._data)
         if self._by_time is not None:
             index = txn.cursor(self._by_time)
-            if not append:
+            if not is_new:
                 for short, packed in _pairs(cursor.getmulti(ordered)):
                     (time_ms,) = _TIME.unpack_from(packed)
                     if index.set_key(_index_key(short, time_ms)):
@@ -161,18 +212,12 @@ class LocalStore:
             ]
         )
 
-    def _clear(self) -> None:
-        with self._env.begin(write=True) as txn:
-            for db in (self._data, self._by_time, self._meta):
-                if db is not None:
-                    txn.drop(db, delete=False)
-
-    def _name(self, version: str | None) -> None:
-        with self._env.begin(write=True) as txn:
-            if version is None:
-                txn.delete(_VERSION, db=self._meta)
-            else:
-                txn.put(_VERSION, version.encode(), db=self._meta)
+    def _name(self, txn: lmdb.Transaction, version: str | None, changes: int) -> None:
+        if version is None:
+            txn.delete(_VERSION, db=self._meta)
+        else:
+            txn.put(_VERSION, version.encode(), db=self._meta)
+        txn.put(_CHANGES, str(changes).encode(), db=self._meta)
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -199,6 +244,8 @@ class LocalReader:
         self._by_time = by_time
         name = txn.get(_VERSION, db=meta)
         self.version: str | None = None if name is None else bytes(name).decode()
+        # How many files of changes the way here had, since a snapshot or since the beginning.
+        self.changes = int(bytes(txn.get(_CHANGES, b"0", db=meta)))
 
     def get_many(self, keys: Iterable[bytes]) -> dict[bytes, Record]:
         """The records of those keys that are there, by key."""
@@ -227,9 +274,17 @@ class LocalReader:
         return int(self._txn.stat(self._data)["entries"])
 
 
+def _inode(path: str) -> int | None:
+    try:
+        return os.stat(os.path.join(path, "data.mdb")).st_ino
+    except FileNotFoundError:
+        return None
+
+
 def _open_environment(path: str) -> lmdb.Environment:
+    os.makedirs(path, exist_ok=True)
     # The map is an address range, not memory. Where a limit forbids a large one a smaller must do.
-    for map_bytes in (MAP_BYTES, MAP_BYTES >> 4, MAP_BYTES >> 8):
+    for map_bytes in (MAP_BYTES, MAP_BYTES >> 3, MAP_BYTES >> 6):
         try:
             return lmdb.open(
                 path,
@@ -246,20 +301,43 @@ def _open_environment(path: str) -> lmdb.Environment:
     raise MemoryError(f"no address space for a state of any size in {path}")
 
 
-_open: OrderedDict[tuple[int, str], LocalStore] = OrderedDict()
+# A store is closed when nobody uses it and it is none of the last ones that were asked for.
+_open: WeakValueDictionary[tuple[int, str], LocalStore] = WeakValueDictionary()
+_recent: OrderedDict[tuple[int, str], LocalStore] = OrderedDict()
+_opening = threading.Lock()
 
 
 def local_store(path: str, timed: bool) -> LocalStore:
     """The store at a path, opened once in each process: LMDB does not allow more."""
     key = (os.getpid(), path)
-    store = _open.get(key)
-    if store is None or not os.path.exists(os.path.join(path, "data.mdb")):
-        store = LocalStore(path, timed)
-        _open[key] = store
-        while len(_open) > _MOST_OPEN:
-            _open.popitem(last=False)[1].close()
-    _open.move_to_end(key)
+    with _opening:
+        store = _open.get(key)
+        if store is not None and not store.is_in_place():
+            store = None
+            _recent.pop(key, None)  # and closed, unless it is being read
+        if store is None:
+            try:
+                store = LocalStore(path, timed)
+            except lmdb.Error as error:
+                discard_local_store(path, error)
+                store = LocalStore(path, timed)
+            _open[key] = store
+        _recent[key] = store
+        _recent.move_to_end(key)
+        while len(_recent) > _MOST_OPEN:
+            _recent.popitem(last=False)
     return store
+
+
+def discard_local_store(path: str, error: Exception) -> None:
+    """Begin anew. Whoever has the store open keeps what he has, out of the way."""
+    logger.warning(
+        "the copy of the state in %s is of no use and is built again: %s", path, str(error)
+    )
+    doomed = f"{path}.{uuid.uuid4().hex[:8]}.damaged"
+    with suppress(FileNotFoundError):
+        os.rename(path, doomed)
+    shutil.rmtree(doomed, ignore_errors=True)
 
 
 @contextmanager

@@ -99,7 +99,10 @@ class StateOperators:
             versions = tuple(report.version for report in reports)
             self._running.setdefault(batch_id, {})[operator] = versions
             for partition, report in enumerate(reports):
-                since = self._since.setdefault((operator, partition), SinceSnapshot())
+                # A driver that has just started knows of no versions: the task has seen them.
+                since = self._since.setdefault(
+                    (operator, partition), SinceSnapshot(report.changes_before)
+                )
                 since.versions += 1
                 since.bytes_written += report.bytes_written
             return versions
@@ -134,7 +137,10 @@ class StateOperators:
             for (operator, partition), since in self._since.items():
                 if since.is_due:
                     due.setdefault(operator, []).append(partition)
-                    self._since[operator, partition] = SinceSnapshot()
+                    # Until it is taken the last one says how large the state is.
+                    self._since[operator, partition] = SinceSnapshot(
+                        snapshot_bytes=since.snapshot_bytes
+                    )
         for operator, partitions in due.items():
             if self.on_snapshot_due is not None:
                 self.on_snapshot_due(operator, partitions)
@@ -146,7 +152,8 @@ class StateOperators:
     def forget_before(self, batch_id: int) -> None:
         """No batch before this one will be looked at again."""
         with self._lock:
-            for old in [n for n in self.history if n < batch_id - 1]:
+            oldest = min(batch_id - 1, self._last)
+            for old in [n for n in self.history if n < oldest]:
                 del self.history[old]
 
     @property

@@ -9,13 +9,21 @@ ends the way back.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from urllib.parse import quote
 
 from tidemill.checkpoint.storage import Storage
-from tidemill.state.state_file import StateFileWriter, StateHeader, damaged, read_header
+from tidemill.errors import DamagedCheckpointError
+from tidemill.state.state_file import (
+    Record,
+    StateFileWriter,
+    StateHeader,
+    damaged,
+    open_state_file,
+    read_header,
+)
 
 INITIAL = -1
 """The batch of the state that a stream begins with."""
@@ -34,7 +42,7 @@ class Chain:
     """The files that lead to a version, oldest first. ``base`` is what they build upon."""
 
     base: str | None
-    paths: list[str]
+    names: list[str]
 
 
 @dataclass(frozen=True)
@@ -54,31 +62,53 @@ class PartitionFiles:
         with self.storage.open_write(f"{self.folder}/{version}.{kind}") as file:
             yield StateFileWriter(file, header)
 
-    def chain(self, version: str, known: str | None = None) -> Chain:
+    @contextmanager
+    def opened(self, name: str) -> Iterator[tuple[StateHeader, Iterable[list[Record]]]]:
+        """A file, whole and in its place. ``FileNotFoundError`` if it is not there."""
+        with open_state_file(self.storage, f"{self.folder}/{name}") as (header, batches):
+            self._check_place(name, header)
+            yield header, batches
+
+    def chain(self, version: str | None, known: str | None = None) -> Chain:
         """How to get to a version, from the one that is ``known`` if it lies on the way."""
-        names: set[str] | None = None
-        paths: list[str] = []
-        at: str | None = version
+        names: list[str] = []
+        at = version
+        there = set(self.storage.list(self.folder))
         while at is not None and at != known:
-            if names is None:
-                # The usual way is one step from what is known: try that without a listing.
-                changes = f"{self.folder}/{at}.changes"
-                try:
-                    parent = read_header(self.storage, changes).parent
-                except FileNotFoundError:
-                    parent = None
-                if parent is not None and parent == known:
-                    return Chain(known, [changes])
-                names = set(self.storage.list(self.folder))
-            if f"{at}.snapshot" in names:
-                paths.append(f"{self.folder}/{at}.snapshot")
+            if f"{at}.snapshot" in there:
+                names.append(f"{at}.snapshot")
                 at = None
                 break
-            if f"{at}.changes" not in names:
-                raise damaged(self.storage, f"{self.folder}/{at}.changes", "it is missing")
-            paths.append(f"{self.folder}/{at}.changes")
-            at = read_header(self.storage, paths[-1]).parent
-        return Chain(at, paths[::-1])
+            name = f"{at}.changes"
+            try:
+                header = read_header(self.storage, f"{self.folder}/{name}")
+            except FileNotFoundError:
+                if set(self.storage.list(self.folder)) != there:
+                    return self.chain(version, known)  # a snapshot may have taken its place
+                if names:
+                    with self.opened(names[-1]):
+                        pass  # so this one is whole, and right about its parent
+                raise self.missing(name) from None
+            self._check_place(name, header)
+            names.append(name)
+            at = header.parent
+            if f"{at}.changes" in names:
+                raise damaged(self.storage, f"{self.folder}/{name}", "it leads back to itself")
+        return Chain(at, names[::-1])
+
+    def missing(self, name: str) -> DamagedCheckpointError:
+        finding = "it is missing, and there is no snapshot of that version"
+        return damaged(self.storage, f"{self.folder}/{name}", finding)
+
+    def _check_place(self, name: str, header: StateHeader) -> None:
+        its_name = f"{header.version}.{header.kind}"
+        if (header.operator, header.partition, its_name) != (self.operator, self.partition, name):
+            raise damaged(
+                self.storage,
+                f"{self.folder}/{name}",
+                f"it is {its_name} of partition {header.partition} of {header.operator!r}, "
+                "in the wrong place",
+            )
 
     def versions(self, kind: str) -> list[str]:
         suffix = f".{kind}"

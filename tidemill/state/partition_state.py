@@ -17,9 +17,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from urllib.parse import quote
 
+import lmdb
+
 from tidemill.checkpoint.storage import Storage
 from tidemill.common.fault_points import fault_point
-from tidemill.state.local_store import LocalReader, local_store, scratch_store
+from tidemill.state.local_store import (
+    LocalReader,
+    discard_local_store,
+    local_store,
+    scratch_store,
+)
 from tidemill.state.partition_files import PartitionFiles, new_version
 from tidemill.state.state_file import Record, StateFileWriter
 
@@ -41,6 +48,11 @@ class OperatorState:
         root = os.environ.get("SPARK_LOCAL_DIRS", tempfile.gettempdir()).split(",")[0]
         return os.path.join(root, "tidemill-state", self.stream_id, quote(self.operator, safe=""))
 
+    def local_path(self, partition: int) -> str:
+        # An operator that a new program gives a timeout to must not find a store without an index.
+        name = f"{partition}-timed" if self.timed else str(partition)
+        return os.path.join(self.local_folder(), name)
+
 
 @dataclass(frozen=True)
 class WrittenVersion:
@@ -50,6 +62,8 @@ class WrittenVersion:
     changed: int
     bytes_written: int
     keys_before: int
+    # Files of changes that lead to the version before, as far as the local store knows.
+    changes_before: int = 0
 
 
 class StateTransaction:
@@ -83,17 +97,23 @@ def reading(state: OperatorState, partition: int, version: str | None) -> Iterat
     """A view of exactly that version.
 
     IF the local store has it, or can be brought to it, that is the view. ELSE it has gone further already,
-    because somebody looks at an old batch again: then the version is built in a store for one use.
+    because somebody looks at an old batch again, or is of no use: then the version is built in a store for
+    one use.
     """
     files = state.files(partition)
-    folder = state.local_folder()
-    store = local_store(os.path.join(folder, str(partition)), state.timed)
-    if store.catch_up(files, version):
+    path = state.local_path(partition)
+    store = local_store(path, state.timed)
+    try:
+        caught_up = store.catch_up(files, version)
+    except lmdb.Error as error:
+        discard_local_store(path, error)
+        caught_up = False
+    if caught_up:
         with store.reading() as reader:
             if reader.version == version:
                 yield reader
                 return
-    with scratch_store(folder, state.timed) as scratch:
+    with scratch_store(state.local_folder(), state.timed) as scratch:
         scratch.catch_up(files, version)
         with scratch.reading() as reader:
             yield reader
@@ -126,4 +146,4 @@ def attempt(
             fault_point("state.before-version")
         # 3
         fault_point("state.after-version")
-        result.written = WrittenVersion(version, writer.records, size, reader.keys)
+        result.written = WrittenVersion(version, writer.records, size, reader.keys, reader.changes)

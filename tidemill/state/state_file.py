@@ -30,6 +30,7 @@ from tidemill.errors import DamagedCheckpointError
 FORMAT = 1
 SCHEMA = pa.schema([("key", pa.binary()), ("value", pa.binary()), ("time", pa.int64())])
 _TRAILER = b"crc:"
+_HEADER_BYTES = 64 << 10
 _IN_MEMORY = 64 << 20
 _ROWS_AT_ONCE = 16_384
 _BYTES_AT_ONCE = 4 << 20
@@ -124,8 +125,10 @@ def open_state_file(
     with SpooledTemporaryFile(max_size=_IN_MEMORY) as local:
         _copy_checked(storage, path, local)
         local.seek(0)
-        reader = pa.ipc.open_stream(pa.PythonFile(local, "r"))
+        reader = _open_stream(pa.PythonFile(local, "r"), storage, path)
         header = _header(reader.schema, storage, path)
+        if reader.schema.remove_metadata() != SCHEMA:
+            raise damaged(storage, path, f"it has other columns ({', '.join(reader.schema.names)})")
         yield (
             header,
             (
@@ -137,12 +140,16 @@ def open_state_file(
 
 def read_header(storage: Storage, path: str) -> StateHeader:
     """The header alone, unchecked by the checksum: enough to find the way to other files."""
+    with storage.open_read(path) as file:
+        beginning = file.read(_HEADER_BYTES)
+    return _header(_open_stream(pa.BufferReader(beginning), storage, path).schema, storage, path)
+
+
+def _open_stream(source: Any, storage: Storage, path: str) -> pa.RecordBatchStreamReader:
+    # It reads from memory or a local copy: whatever it dislikes is in the file, not on the way to it.
     try:
-        with storage.open_read(path) as file:
-            return _header(pa.ipc.open_stream(pa.PythonFile(file, "r")).schema, storage, path)
-    except (pa.ArrowInvalid, OSError) as error:
-        if isinstance(error, FileNotFoundError):
-            raise
+        return pa.ipc.open_stream(source)
+    except (pa.ArrowException, OSError) as error:
         raise damaged(storage, path, f"it cannot be read ({error})") from None
 
 

@@ -12,6 +12,8 @@ from typing import Any, ClassVar, TypeVar
 from pyspark import RDD, SparkContext
 
 from tidemill.batches.durable import holds_program
+from tidemill.checkpoint.program_file import read_header
+from tidemill.checkpoint.storage import open_storage
 from tidemill.common.clock import Clock, SystemClock
 from tidemill.common.config import GRACEFUL_STOP_TIMEOUT_MS, STOP_GRACEFULLY_ON_SHUTDOWN
 from tidemill.common.times import duration_ms
@@ -29,7 +31,6 @@ from tidemill.streaming.nodes import TransformedNode
 from tidemill.streaming.program import (
     Recovered,
     read_graph,
-    read_header,
     refuse_foreign,
     spark_context_for,
 )
@@ -127,7 +128,7 @@ class StreamingContext(InputStreams):
         renames and drops operators.
         """
         refuse_foreign(checkpointPath)
-        if upgrade and (header := read_header(checkpointPath)) is not None:
+        if upgrade and (header := read_header(open_storage(checkpointPath))) is not None:
             ssc = setupFunc()
             ssc._start.upgrade(header, upgrade if isinstance(upgrade, Mapping) else {})
         elif holds_program(checkpointPath):
@@ -271,7 +272,8 @@ class StreamingContext(InputStreams):
                 StreamingContext._activeContext = None
 
     def _stop_on_shutdown(self) -> None:
-        gracefully = STOP_GRACEFULLY_ON_SHUTDOWN.read(self._sc.getConf())
+        wanted = STOP_GRACEFULLY_ON_SHUTDOWN.read(self._sc.getConf())
+        gracefully = self._graph.checkpoint_directory is not None if wanted is None else wanted
         logger.info("the program ends: stopping its streams%s", " gracefully" * gracefully)
         # PySpark has its own exit handler for the SparkContext.
         self.stop(stopSparkContext=False, stopGraceFully=gracefully)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from datetime import datetime
 from operator import add
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from urllib.parse import quote
 
 from py4j.protocol import Py4JJavaError
 from pyspark import RDD, StorageLevel
@@ -174,6 +175,10 @@ class DStream(PairOperations, WindowOperations, Generic[T_co]):
         self._node.graph.refuse_change_after_start()
         if not isinstance(name, str) or not name:
             raise GraphError(f"the name of a stream must be a text, not {name!r}")
+        if name in (".", "..") or len(quote(name, safe="")) > 200:
+            raise GraphError(
+                f"{name!r:.100} cannot be the name of a stream: it names a folder, too"
+            )
         self._node.name = name
         return self
 

@@ -104,7 +104,7 @@ class PairOperations:
 
     def updateStateByKey(
         self,
-        updateFunc: Callable[[Iterable[Any], Any], Any],
+        updateFunc: Callable[[Any, Any], Any],
         numPartitions: int | None = None,
         initialRDD: RDD[Any] | Iterable[Any] | None = None,
         partitionFunc: Callable[[Any], int] = stable_hash,

@@ -18,6 +18,7 @@ import tidemill
 from tidemill.checkpoint.program_file import Operator, ProgramHeader, read_program
 from tidemill.checkpoint.storage import open_storage
 from tidemill.errors import NotRecoverableError, UnsupportedError
+from tidemill.spark.session import SPARK_LOG, session
 from tidemill.streaming.dstream import DStream
 from tidemill.streaming.nodes import InputNode
 
@@ -45,6 +46,10 @@ class Recovered:
 
     zero_ms: int
     same_times: bool = True  # False if the program has another batch interval now
+
+
+# Whether Spark's log was kept off the terminal.
+_QUIET = "tidemill.quiet"
 
 
 class TiedToARunError(pickle.PicklingError):
@@ -109,17 +114,13 @@ def operators_of(graph: DStreamGraph) -> tuple[Operator, ...]:
 
 
 def _portable_conf(spark_context: SparkContext) -> dict[str, str]:
-    return {
+    conf = dict(spark_context.getConf().getAll())
+    portable = {
         key: value
-        for key, value in spark_context.getConf().getAll()
+        for key, value in conf.items()
         if not _OF_A_RUN.fullmatch(key) and not _SECRET.search(key)
     }
-
-
-def read_header(directory: str) -> ProgramHeader | None:
-    """What is known of the program in a directory without running any of it."""
-    program = read_program(open_storage(directory))
-    return None if program is None else program[0]
+    return {**portable, _QUIET: "true"} if SPARK_LOG in conf else portable
 
 
 def read_graph(directory: str) -> tuple[ProgramHeader, DStreamGraph]:
@@ -140,7 +141,7 @@ def read_graph(directory: str) -> tuple[ProgramHeader, DStreamGraph]:
                 directory,
             )
     try:
-        graph: DStreamGraph = pickle.loads(pickled)  # noqa: S301 (its owner and mode were checked)
+        graph: DStreamGraph = pickle.loads(pickled)  # noqa: S301 (not everybody can have written it)
     except Exception as error:
         raise NotRecoverableError(
             f"the program in {directory} cannot be read ({type(error).__name__}: {error}). If a module that "
@@ -158,10 +159,9 @@ def spark_context_for(header: ProgramHeader) -> SparkContext:
     running = SparkContext._active_spark_context
     if running is not None:
         return running
-    from tidemill.spark.session import session
-
-    now = dict(SparkConf().getAll())
-    return session(config={**header.conf, **now}).sparkContext
+    then = dict(header.conf)
+    quiet = then.pop(_QUIET, "false") == "true"
+    return session(config={**then, **dict(SparkConf().getAll())}, quiet=quiet).sparkContext
 
 
 def refuse_foreign(directory: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import os
 import signal
 import threading
 from collections.abc import Callable
@@ -13,37 +14,49 @@ from typing import Any
 class ShutdownHook:
     """Runs ``stop`` when the interpreter exits, by itself or because of SIGTERM or Ctrl-C.
 
-    The signals only end the program the ordinary way (``SystemExit``, ``KeyboardInterrupt``), so that
-    ``finally`` blocks and exit handlers run. PySpark's own handler for Ctrl-C would first cancel all
-    Spark jobs and make the running batch fail; while a stream runs it is set aside. A handler that the
-    user installed is left alone.
+    The first signal only ends the program the ordinary way (``SystemExit``, ``KeyboardInterrupt``), so
+    that ``finally`` blocks and exit handlers run. A second one, while the stream has not stopped yet, ends
+    the process at once. PySpark's own handler for Ctrl-C would first cancel all Spark jobs and make the
+    running batch fail; while a stream runs it is set aside. A handler that the user installed is left
+    alone.
     """
 
     def __init__(self, stop: Callable[[], None]) -> None:
         self._stop = stop
         self._replaced: dict[int, Any] = {}
+        self._signalled = False
 
     def install(self) -> None:
         atexit.register(self._stop)
         if threading.current_thread() is not threading.main_thread():
             return  # only the main thread may set signal handlers
-        self._replace(signal.SIGTERM, _exit, lambda handler: handler is signal.SIG_DFL)
-        self._replace(signal.SIGINT, _interrupt, _is_default_or_pyspark)
+        self._replace(signal.SIGTERM, lambda handler: handler is signal.SIG_DFL)
+        self._replace(signal.SIGINT, _is_default_or_pyspark)
 
     def remove(self) -> None:
         atexit.unregister(self._stop)
         if threading.current_thread() is not threading.main_thread():
             return
         for number, (ours, before) in self._replaced.items():
-            if signal.getsignal(number) is ours:
+            if signal.getsignal(number) == ours:  # a bound method: equal, not identical
                 signal.signal(number, before)
         self._replaced.clear()
 
-    def _replace(self, number: int, handler: Any, may_replace: Callable[[Any], bool]) -> None:
+    def _replace(self, number: int, may_replace: Callable[[Any], bool]) -> None:
         before = signal.getsignal(number)
         if may_replace(before):
-            signal.signal(number, handler)
-            self._replaced[number] = (handler, before)
+            ours = self._on_signal
+            signal.signal(number, ours)
+            self._replaced[number] = (ours, before)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if self._signalled:
+            _say("stopping at once: what is unfinished runs again when the stream is started again")
+            os._exit(128 + number)
+        self._signalled = True
+        if number == signal.SIGINT:
+            raise KeyboardInterrupt
+        raise SystemExit(128 + number)
 
 
 def _is_default_or_pyspark(handler: Any) -> bool:
@@ -52,9 +65,6 @@ def _is_default_or_pyspark(handler: Any) -> bool:
     ).startswith("pyspark.")
 
 
-def _exit(number: int, frame: FrameType | None) -> None:
-    raise SystemExit(128 + number)
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
+def _say(text: str) -> None:
+    # Not through logging, which may be holding a lock just now.
+    os.write(2, f"tidemill: {text}\n".encode())

@@ -30,7 +30,9 @@ class StateMaintenance:
     def __init__(self, spark_context: SparkContext, operators: StateOperators) -> None:
         self._sc = spark_context
         self._operators = operators
-        self._due: queue.SimpleQueue[tuple[str, list[int]] | None] = queue.SimpleQueue()
+        self._due: queue.SimpleQueue[tuple[str, list[int]] | threading.Event | None] = (
+            queue.SimpleQueue()
+        )
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tidemill-snapshots", daemon=True)
         operators.on_snapshot_due = lambda operator, partitions: self._due.put(
@@ -48,12 +50,21 @@ class StateMaintenance:
                 self._sc.cancelJobGroup(self._group)
             self._thread.join(timeout_s)
 
+    def drain(self, timeout_s: float) -> bool:
+        """Wait until the snapshots that are due have been taken. False if that took too long."""
+        reached = threading.Event()
+        self._due.put(reached)
+        return reached.wait(timeout_s)
+
     @property
     def _group(self) -> str:
         return f"tidemill-snapshots-{id(self)}"
 
     def _run(self) -> None:
         while (due := self._due.get()) is not None and not self._stopped.is_set():
+            if isinstance(due, threading.Event):
+                due.set()
+                continue
             try:
                 self.take(*due)
             except Exception as error:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from pyspark import RDD, StorageLevel
@@ -104,6 +105,12 @@ class StatefulNode(DStreamNode):
             state.operator,
             tuple(versions.get(partition) for partition in range(self.num_partitions)),
         )
+
+    def misplaced_keys(self, state: OperatorState, versions: Versions) -> list[Any]:
+        """Some of the keys that the partition function would now look for in another partition."""
+        check = _FindMisplaced(state, versions, self.partition_func)
+        partitions = self.graph.spark_context.parallelize(range(len(versions)), len(versions))
+        return partitions.mapPartitionsWithIndex(check).collect()
 
     def compute(self, time_ms: int) -> RDD[Any] | None:
         operators = self.graph.state
@@ -219,8 +226,8 @@ class _WriteInitial:
         self, partition: int, pairs: Iterable[tuple[Any, Any]]
     ) -> Iterator[tuple[int, str]]:
         with attempt(self._state, partition, None, INITIAL, False) as current:
-            for encoded, value in {encode_key(key): value for key, value in pairs}.items():
-                current.transaction.put(encoded, encode_value(value), self._time_ms)
+            for key, value in pairs:  # of a key that comes twice the last one counts
+                current.transaction.put(encode_key(key), encode_value(value), self._time_ms)
         assert current.written is not None
         yield partition, current.written.version
 
@@ -240,6 +247,25 @@ class _ReadState:
             for record in reader.scan():
                 assert record.value is not None
                 yield decode_key(record.key), decode_value(record.value)
+
+
+class _FindMisplaced(_ReadState):
+    """``mapPartitionsWithIndex`` function: keys that are not where a function of keys would have them."""
+
+    LOOK_AT = 1_000
+
+    def __init__(
+        self, state: OperatorState, versions: Versions, partition_func: Callable[[Any], int]
+    ) -> None:
+        super().__init__(state, versions)
+        self._partition_func = partition_func
+
+    def __call__(self, partition: int, records: Iterable[Any]) -> Iterator[Any]:
+        pairs = super().__call__(partition, records)
+        for key, _ in islice(pairs, self.LOOK_AT):
+            if self._partition_func(key) % len(self._versions) != partition:
+                yield key
+                return
 
 
 def initial_rdd(spark_context: SparkContext, initial: Any, what: str) -> RDD[Any] | None:

@@ -14,14 +14,15 @@ skips 1, 3 and 4; an upgraded one does 4 at the end of 3, in one write.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from tidemill.batches.durable import DurableBatches
 from tidemill.checkpoint.program_file import PROGRAM, ProgramHeader, write_program
 from tidemill.common.clock import Clock
-from tidemill.common.fault_points import arm_process_group, fault_point
-from tidemill.errors import BatchError, IllegalStateError
+from tidemill.common.fault_points import fault_point
+from tidemill.errors import BatchError, IllegalStateError, UpgradeError
 from tidemill.progress.listener_bus import ListenerBus
 from tidemill.state.operators import StateOperators
 from tidemill.state.partition_state import OperatorState
@@ -33,6 +34,8 @@ from tidemill.streaming.upgrade import Renames, carry_over
 
 if TYPE_CHECKING:
     from tidemill.streaming.graph import DStreamGraph
+
+logger = logging.getLogger(__name__)
 
 
 class StreamStart:
@@ -55,7 +58,6 @@ class StreamStart:
 
     def run(self, bus: ListenerBus, on_error: Callable[[BatchError], None]) -> JobScheduler:
         """Start the stream and return its scheduler, which runs. Leaves nothing running if it fails."""
-        arm_process_group()
         directory = self._graph.checkpoint_directory
         scheduler: JobScheduler | None = None
         retired: tuple[str, ...] = ()
@@ -72,7 +74,7 @@ class StreamStart:
                 self._durable = DurableBatches.open(directory, self._clock)  # 2
                 if self._recovered is None:
                     self._refuse_used_directory(self._durable)
-                self._graph.spark_context.setCheckpointDir(f"{directory.rstrip('/')}/rdds")
+                self._prepare_rdd_checkpoints(self._durable, directory)
             scheduler = JobScheduler(self._graph, self._clock, bus, on_error, self._durable)
             scheduler.start()
             if self._durable is not None:
@@ -94,6 +96,21 @@ class StreamStart:
                 scheduler.stop()
             self.close()
             raise
+
+    def _prepare_rdd_checkpoints(self, durable: DurableBatches, directory: str) -> None:
+        """Where RDDs go that ``checkpoint()`` is called on. Those of an earlier run are of no use."""
+        spark_context = self._graph.spark_context
+        is_path = "://" not in directory
+        if is_path and not str(spark_context.master).startswith("local"):
+            logger.warning(
+                "the checkpoint directory %s is a path: it must be the same directory on the driver and on "
+                "all executors, such as a shared file system",
+                directory,
+            )
+        # Spark and Arrow do not always agree on what a URI means: ask Spark only where it is needed.
+        if is_path or any(node.checkpoint_ms is not None for node in self._graph.nodes()):
+            durable.storage.delete_folder("rdds")
+            spark_context.setCheckpointDir(f"{directory.rstrip('/')}/rdds")
 
     def _open_state(self, durable: DurableBatches, first_ms: int) -> None:
         nodes = [
@@ -117,6 +134,9 @@ class StreamStart:
             durable.logged,
             {node.operator_id: node.function.timed for node in nodes},
         )
+        if self._upgraded_from is not None:
+            for node in nodes:
+                _require_same_placement(node, operators)
         self._graph.state = operators
         self._maintenance = StateMaintenance(self._graph.spark_context, operators)
         self._maintenance.start()
@@ -138,3 +158,16 @@ class StreamStart:
             self._maintenance.stop()
         if self._durable is not None:
             self._durable.close()
+
+
+def _require_same_placement(node: StatefulNode, operators: StateOperators) -> None:
+    versions = operators.latest(node.operator_id)
+    if versions is None:
+        return
+    misplaced = node.misplaced_keys(operators.state_of(node.operator_id), versions)
+    if misplaced:
+        raise UpgradeError(
+            f"the partition function of {node.site} has changed: it would look for the key {misplaced[0]!r} "
+            "in another partition than the one that has its state. Give it the function that it had. Nothing "
+            "has been changed."
+        )

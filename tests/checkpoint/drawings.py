@@ -1,0 +1,38 @@
+"""What the tests of on-disk formats share: the drawings in docstrings, and a directory as a value."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from pathlib import Path
+
+REPLACEMENTS = b"\x00\n\"'{}[],:-.019eE \xff"
+"""Bytes that mean something in the formats, and some that cannot be there."""
+
+
+def drawings(docstring: str | None) -> list[str]:
+    """The indented blocks of a docstring, each as the text of a file.
+
+    A line that begins with a blank continues the one above: files have longer lines than docstrings.
+    """
+    blocks = re.findall(r"::\n\n((?: {4}.*\n)+)", docstring or "")
+    return [textwrap.dedent(block).replace("\n ", " ") for block in blocks]
+
+
+def files_in(directory: Path) -> dict[str, bytes]:
+    """Every file, also the hidden ones. Empty folders mean nothing to a checkpoint."""
+    return {
+        str(path.relative_to(directory)): path.read_bytes()
+        for path in directory.rglob("*")
+        if path.is_file()
+    }
+
+
+def flips(data: bytes) -> list[bytes]:
+    """All files that differ from this one in one byte, for a choice of other bytes."""
+    return [
+        data[:at] + bytes([other]) + data[at + 1 :]
+        for at, byte in enumerate(data)
+        for other in {*REPLACEMENTS, byte ^ 1, byte ^ 0x20}
+        if other != byte
+    ]

@@ -1,0 +1,17 @@
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tests.faults.harness import Program
+
+# A hundred kills take a quarter of an hour: make test-faults.
+collect_ignore = [] if os.environ.get("TIDEMILL_ALL_FAULTS") == "1" else ["test_all_faults.py"]
+
+
+@pytest.fixture(scope="session")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Program:
+    program = Program(tmp_path_factory.mktemp("undisturbed") / "run")
+    program.run([])
+    return program

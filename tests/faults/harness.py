@@ -1,0 +1,164 @@
+"""Runs the program in its own process, kills it where a plan says, starts it again, and watches.
+
+A fault is data: a point, which time the program passes it, and what happens then.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tidemill.common.fault_points import COUNTERS, PLAN
+from tidemill.errors import CheckpointError
+from tidemill.state.reader import read_state
+
+ROOT = Path(__file__).parents[2]
+BATCHES = 10
+
+DRIVER_POINTS = [
+    "start.before-program",
+    "start.after-program",
+    "batch.before-offsets",
+    "batch.after-offsets",
+    "program.after-output",
+    "batch.after-outputs",
+    "batch.before-commit",
+    "batch.after-commit",
+    "batch.purge",
+    "state.before-cleanup",
+    "storage.write",
+]
+TASK_POINTS = [
+    "program.in-job",
+    "state.before-version",
+    "state.after-version",
+    "state.before-snapshot",
+    "state.after-snapshot",
+]
+POINTS = DRIVER_POINTS + TASK_POINTS
+
+
+@dataclass(frozen=True)
+class Planned:
+    point: str
+    occurrence: int
+    action: str = "kill"
+
+    def __str__(self) -> str:
+        return f"{self.point}@{self.occurrence}={self.action}"
+
+
+@dataclass
+class Outcome:
+    kills: int = 0
+    failures: list[str] = field(default_factory=list)
+    states_seen: int = 0
+
+
+class Program:
+    """One folder with the input, the output and the checkpoint of a program."""
+
+    def __init__(self, folder: Path, batches: int = BATCHES) -> None:
+        self.folder = folder
+        self.batches = batches
+        self.counters = folder / "faults"
+        self.counters.mkdir(parents=True)
+        self.checkpoint = folder / "checkpoint"
+
+    def start(self, faults: list[Planned]) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "tests.faults.program", str(self.folder), str(self.batches)],
+            cwd=ROOT,
+            env={**os.environ, PLAN: ";".join(map(str, faults)), COUNTERS: str(self.counters)},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def run_once(self, faults: list[Planned]) -> tuple[int, str]:
+        process = self.start(faults)
+        try:
+            _, errors = process.communicate(timeout=180)
+            return process.returncode, errors
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+    def run(self, faults: list[Planned], expected: dict[str, Any] | None = None) -> Outcome:
+        """Run to the end, starting again after every death. Every fault must have struck."""
+        outcome = Outcome()
+        watcher = Watcher(self.checkpoint, expected) if expected is not None else None
+        try:
+            for _ in range(len(faults) + 1):
+                code, errors = self.run_once(faults)
+                if code == 0:
+                    break
+                if code == -signal.SIGKILL:
+                    outcome.kills += 1
+                else:
+                    outcome.failures.append(errors)
+            assert code == 0, f"the program did not come to its end: {code}\n{errors}"
+        finally:
+            if watcher is not None:
+                watcher.stop()
+        if watcher is not None:
+            assert watcher.problem is None, watcher.problem
+            outcome.states_seen = watcher.states_seen
+        struck = outcome.kills + len(outcome.failures)
+        assert struck == len(faults), f"{struck} of {len(faults)} faults struck: {faults}"
+        return outcome
+
+    def outputs(self) -> dict[str, bytes]:
+        return {path.name: path.read_bytes() for path in sorted((self.folder / "out").iterdir())}
+
+    def states_by_batch(self) -> dict[str, Any]:
+        """What the undisturbed run says the state was after each batch."""
+        return {
+            str(int(name[7:10]) - 1): dict(json.loads(data))
+            for name, data in self.outputs().items()
+            if name.startswith("totals-")
+        }
+
+
+class Watcher:
+    """A second reader: whenever it looks, it must see exactly the state of some committed batch."""
+
+    def __init__(self, checkpoint: Path, expected: dict[str, Any]) -> None:
+        self._checkpoint = checkpoint
+        self._expected = expected
+        self._stopped = threading.Event()
+        self.states_seen = 0
+        self.problem: str | None = None
+        self._last = -1
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self._thread.join(60)
+
+    def _watch(self) -> None:
+        while not self._stopped.wait(0.2) and self.problem is None:
+            if not (self._checkpoint / "program").exists():
+                continue
+            try:
+                state = read_state(str(self._checkpoint), "totals")
+            except CheckpointError as error:
+                self.problem = f"the reader was refused: {error}"
+                return
+            expected = {} if state.batch_id < 0 else self._expected[str(state.batch_id)]
+            if state.values != expected:
+                self.problem = f"after batch {state.batch_id}: {state.values}, not {expected}"
+            if state.batch_id < self._last:
+                self.problem = f"batch {state.batch_id} after batch {self._last}"
+            self._last = state.batch_id
+            self.states_seen += 1

@@ -1,0 +1,50 @@
+"""Every fault point, at many moments: more than a hundred kills. Run by ``make test-faults``."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.faults.harness import DRIVER_POINTS, POINTS, Planned, Program
+
+# How often a run of ten batches is sure to pass a point; the others are passed eight times at least.
+RARE = {"start.before-program": 1, "start.after-program": 1, "batch.purge": 5}
+
+
+def all_plans() -> list[list[Planned]]:
+    """Each point at each occurrence, in programs that are killed five times."""
+    chance = random.Random(20260301)
+    kills = []
+    for point in POINTS:
+        for occurrence in range(1, RARE.get(point, 8) + 1):
+            of_driver_only = point in DRIVER_POINTS and chance.random() < 0.25
+            kills.append(Planned(point, occurrence, "driver" if of_driver_only else "kill"))
+    chance.shuffle(kills)
+    plans: list[list[Planned]] = []
+    while kills:
+        plan: list[Planned] = []
+        for kill in list(kills):
+            # Two occurrences of a point in one program could fall together.
+            if len(plan) < 5 and all(kill.point != other.point for other in plan):
+                plan.append(kill)
+                kills.remove(kill)
+        plans.append(plan)
+    return plans
+
+
+PLANS = all_plans()
+
+
+@pytest.mark.parametrize("number", range(len(PLANS)))
+def test_killed_everywhere(undisturbed: Program, tmp_path: Path, number: int) -> None:
+    program = Program(tmp_path / "run")
+    outcome = program.run(PLANS[number], undisturbed.states_by_batch())
+    assert outcome.kills == len(PLANS[number])
+    assert program.outputs() == undisturbed.outputs()
+
+
+def test_there_are_a_hundred_kills_and_every_point_has_some() -> None:
+    assert sum(map(len, PLANS)) >= 100
+    assert {kill.point for plan in PLANS for kill in plan} == set(POINTS)

@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from pyspark import SparkContext
+
+from tests.streaming.restarts import Runs
+
+
+@pytest.fixture
+def new_runs(sc: SparkContext, tmp_path: Path) -> Iterator[Callable[[str], Runs]]:
+    made: list[Runs] = []
+
+    def make(name: str) -> Runs:
+        made.append(Runs(sc, tmp_path / name))
+        return made[-1]
+
+    yield make
+    for runs in made:
+        for ssc in runs.contexts:
+            ssc.stop(stopSparkContext=False)
+
+
+@pytest.fixture
+def runs(new_runs: Callable[[str], Runs]) -> Runs:
+    return new_runs("runs")
