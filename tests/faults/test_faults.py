@@ -51,9 +51,12 @@ def test_a_full_disk_stops_the_program_with_a_clear_word_and_loses_nothing(
     undisturbed: Program, tmp_path: Path
 ) -> None:
     program = Program(tmp_path / "run")
-    faults = [Planned("storage.write", occurrence, "enospc") for occurrence in (25, 45)]
+    faults = [Planned("storage.write", occurrence, "enospc") for occurrence in (22, 41)]
     outcome = program.run(faults, undisturbed.states_by_batch())
     assert outcome.kills == 0
+    assert (
+        outcome.failures
+    )  # a snapshot that cannot be written is no failure, but these are not all
     for errors in outcome.failures:
         assert "could not be written: No space left on device" in errors
         assert "Nothing that was written before is lost" in errors

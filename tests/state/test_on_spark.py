@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from pyspark import SparkContext
 
 from tests.conftest import Stream
@@ -214,6 +215,7 @@ ssc.stop()
 """
 
 
+@pytest.mark.slow
 def test_on_a_cluster_tasks_fail_after_writing_and_executors_die(tmp_path: Path) -> None:
     """Speculation is on. That copies really run needs more than one host: see test_processes.py."""
     import pyspark
