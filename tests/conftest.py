@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import logging
+import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +24,12 @@ settings.register_profile(
 )
 settings.load_profile("tidemill")
 logging.getLogger("py4j").setLevel(logging.WARNING)
+
+# A job in the background of a shell ignores Ctrl-C, and so would every program that a test starts.
+for number in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        default = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
+        signal.signal(number, default)
 
 
 @pytest.fixture(scope="session")

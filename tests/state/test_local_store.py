@@ -84,6 +84,43 @@ def test_who_looks_at_the_past_does_not_take_the_present_from_others(
     assert storage.calls == []
 
 
+def test_a_store_that_was_left_half_loaded_is_loaded_again_and_kept(
+    state: OperatorState, storage: Counting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    versions = run_all(state, [{b"a": b"1"}, {b"b": b"2"}])
+    new_executor(state)
+
+    def interrupt(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(local_store.LocalStore, "_apply", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            read(state, versions[1])
+    expected = {b"a": (b"1", 0), b"b": (b"2", 1)}
+    assert read(state, versions[1]) == expected
+    storage.calls.clear()
+    assert read(state, versions[1]) == expected
+    assert storage.calls == []
+
+
+def test_a_view_is_of_its_version_though_another_process_is_quicker(
+    state: OperatorState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between bringing the store up to date and looking at it somebody else takes it further."""
+    versions = run_all(state, [{b"a": b"1"}, {b"b": b"2"}])
+    catch_up = local_store.LocalStore.catch_up
+
+    def overtaken(store: local_store.LocalStore, files: PartitionFiles, version: str) -> bool:
+        done = catch_up(store, files, version)
+        if not os.path.basename(store.path).startswith("scratch"):
+            catch_up(store, files, versions[1])
+        return done
+
+    monkeypatch.setattr(local_store.LocalStore, "catch_up", overtaken)
+    assert read(state, versions[0]) == {b"a": (b"1", 0)}
+
+
 def test_a_snapshot_is_the_shorter_way(state: OperatorState, storage: Counting) -> None:
     versions = run_all(state, [{b"%d" % n: b"v"} for n in range(10)])
     before = read(state, versions[9])

@@ -142,15 +142,17 @@ def test_two_that_load_the_same_store_without_a_lock_do_not_mix(
     state = state_in(tmp_path / "checkpoint")
     slow, other = workers(2)
     on_executor(tmp_path / "driver")
-    versions = run_all(state, [MANY, {b"key 1": None}])
+    versions = run_all(state, [MANY, {b"key 1": None}, {b"late": b"1"}])
     slow.tell(worker.load_and_stop, state, versions[1], 2, False)
     slow.answer()
     for lock in (tmp_path / "local").rglob("catch-up.lock"):
         lock.unlink()
-    model = applied(applied({}, MANY, 0), {b"key 1": None})
-    assert other.ask(worker.read, state, versions[1]) == model
-    assert slow.go_on() == model
-    assert other.ask(worker.read, state, versions[1]) == model
+    earlier = applied(applied({}, MANY, 0), {b"key 1": None})
+    later = applied(earlier, {b"late": b"1"}, 2)
+    assert other.ask(worker.read, state, versions[2]) == later
+    assert slow.go_on() == earlier
+    assert other.ask(worker.read, state, versions[1]) == earlier
+    assert other.ask(worker.read, state, versions[2]) == later
 
 
 def test_a_process_killed_in_the_middle_of_a_batch_has_changed_nothing(
