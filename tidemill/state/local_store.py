@@ -29,14 +29,17 @@ from weakref import WeakValueDictionary
 import lmdb
 
 from tidemill.state.partition_files import PartitionFiles, batch_of
-from tidemill.state.state_file import Record
+from tidemill.state.state_file import Record, new_record
 
 logger = logging.getLogger(__name__)
 
 LONGEST_KEY = 500  # LMDB has 511, of which the index takes 8
 MAP_BYTES = 1 << 38  # a process may have hundreds open in 2 ** 47 bytes of addresses
-_TIME = struct.Struct(">q")
+_TIME = struct.Struct(">Q")
 _LENGTH = struct.Struct(">I")
+# Times are written so that their bytes are in the order of time, before 1970 too.
+_TIME_ZERO = 1 << 63
+_HASHED = 0xFF
 _VERSION = b"version"
 _CHANGES = b"changes"
 _LOADING = "loading "
@@ -45,33 +48,27 @@ _MOST_OPEN = 64
 
 def _short_key(key: bytes) -> bytes:
     # LMDB has no empty keys either.
-    return key if 0 < len(key) <= LONGEST_KEY else b"\xff" + hashlib.sha256(key).digest()
+    if 0 < len(key) <= LONGEST_KEY and key[0] != _HASHED:
+        return key
+    return b"\xff" + hashlib.sha256(key).digest()
 
 
-def _pack(short: bytes, record: Record) -> bytes:
-    assert record.value is not None
-    time = _TIME.pack(record.time_ms)
-    if short[0] != 0xFF:
-        return time + record.value
-    return time + _LENGTH.pack(len(record.key)) + record.key + record.value
+def _pack(short: bytes, key: bytes, value: bytes, time_ms: int) -> bytes:
+    time = _TIME.pack(time_ms + _TIME_ZERO)
+    return time + value if short is key else time + _LENGTH.pack(len(key)) + key + value
 
 
 def _unpack(short: bytes, packed: bytes) -> Record:
-    (time_ms,) = _TIME.unpack_from(packed)
-    if short[0] != 0xFF:
-        return Record(short, packed[8:], time_ms)
+    time_ms = _TIME.unpack_from(packed)[0] - _TIME_ZERO
+    if short[0] != _HASHED:
+        return new_record((short, packed[8:], time_ms))
     (length,) = _LENGTH.unpack_from(packed, 8)
-    return Record(packed[12 : 12 + length], packed[12 + length :], time_ms)
+    return new_record((packed[12 : 12 + length], packed[12 + length :], time_ms))
 
 
 def _pairs(found: Any) -> Iterable[tuple[bytes, bytes]]:
     """What LMDB gives out of a transaction that was begun without buffers."""
     return cast("Iterable[tuple[bytes, bytes]]", found)
-
-
-def _index_key(short: bytes, time_ms: int) -> bytes:
-    # Times before 1970 would sort behind the others: shift them.
-    return struct.pack(">Q", time_ms + (1 << 63)) + short
 
 
 class LocalStore:
@@ -184,33 +181,25 @@ class LocalStore:
             raise lmdb.Error(f"{self.path} was changed by another process meanwhile")
 
     def _apply(self, txn: lmdb.Transaction, records: list[Record], is_new: bool) -> None:
-        shorts = {_short_key(record.key): record for record in records}
-        ordered = sorted(shorts)
+        changes: dict[bytes, bytes | None] = {}
+        for key, value, time_ms in records:
+            short = _short_key(key)
+            changes[short] = None if value is None else _pack(short, key, value, time_ms)
+        ordered = sorted(changes)
+        puts = [(short, packed) for short in ordered if (packed := changes[short]) is not None]
         cursor = txn.cursor(self._data)
         if self._by_time is not None:
             index = txn.cursor(self._by_time)
             if not is_new:
                 for short, packed in _pairs(cursor.getmulti(ordered)):
-                    (time_ms,) = _TIME.unpack_from(packed)
-                    if index.set_key(_index_key(short, time_ms)):
+                    if index.set_key(packed[:8] + short):
                         index.delete()
-            index.putmulti(
-                sorted(
-                    (_index_key(short, record.time_ms), b"")
-                    for short, record in shorts.items()
-                    if record.value is not None
-                )
-            )
-        for short in ordered:
-            if shorts[short].value is None and cursor.set_key(short):
-                cursor.delete()
-        cursor.putmulti(
-            [
-                (short, _pack(short, shorts[short]))
-                for short in ordered
-                if shorts[short].value is not None
-            ]
-        )
+            index.putmulti(sorted((packed[:8] + short, b"") for short, packed in puts))
+        if len(puts) < len(ordered):
+            for short in ordered:
+                if changes[short] is None and cursor.set_key(short):
+                    cursor.delete()
+        cursor.putmulti(puts)
 
     def _name(self, txn: lmdb.Transaction, version: str | None, changes: int) -> None:
         if version is None:
@@ -250,8 +239,7 @@ class LocalReader:
     def get_many(self, keys: Iterable[bytes]) -> dict[bytes, Record]:
         """The records of those keys that are there, by key."""
         found = self._txn.cursor(self._data).getmulti(sorted(map(_short_key, keys)))
-        records = (_unpack(short, packed) for short, packed in _pairs(found))
-        return {record.key: record for record in records}
+        return {(r := _unpack(short, packed)).key: r for short, packed in _pairs(found)}
 
     def scan(self) -> Iterator[Record]:
         for short, packed in _pairs(self._txn.cursor(self._data)):
@@ -260,7 +248,7 @@ class LocalReader:
     def expired(self, before_ms: int) -> Iterator[Record]:
         """The records that were last touched before a time, the oldest first."""
         assert self._by_time is not None
-        until = _index_key(b"", before_ms)
+        until = _TIME.pack(before_ms + _TIME_ZERO)
         for indexed, _ in _pairs(self._txn.cursor(self._by_time)):
             if indexed >= until:
                 return
