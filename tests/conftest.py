@@ -63,7 +63,7 @@ class Stream:
 
     def start_and_run(self, batches: int) -> None:
         self.ssc.start()
-        self.driver.run(batches)
+        self.driver.run(batches, timeout_s=300)
 
 
 @pytest.fixture

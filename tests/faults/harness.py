@@ -86,7 +86,7 @@ class Program:
     def run_once(self, faults: list[Planned]) -> tuple[int, str]:
         process = self.start(faults)
         try:
-            _, errors = process.communicate(timeout=180)
+            _, errors = process.communicate(timeout=400)
             return process.returncode, errors
         finally:
             if process.poll() is None:

@@ -107,7 +107,7 @@ def main(folder: str, batches: int) -> None:
         driver.run(1)
         maintenance = ssc._start._maintenance
         assert maintenance is not None
-        assert maintenance.drain(60)
+        assert maintenance.drain(300)
     for name in ("totals", "tracked"):
         state = sorted(ssc.readState(name).collect())
         write_output(os.path.join(out, f"state-{name}.json"), state)

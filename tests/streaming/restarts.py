@@ -51,7 +51,7 @@ class Runs:
         self.clock = ManualClock(self.clock.now_ms() if clock_ms is None else clock_ms)
         ssc = self.context(build, **kwargs)
         ssc.start()
-        BatchDriver(ssc, self.clock).run(batches)
+        BatchDriver(ssc, self.clock).run(batches, timeout_s=300)
         ssc.stop(stopSparkContext=False)
         return ssc
 

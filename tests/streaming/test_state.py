@@ -281,7 +281,7 @@ def test_outputs_of_one_batch_run_at_once_where_asked_and_batches_never(
     def meet(rdd: Any) -> None:
         from tests.streaming.test_state import Meeting  # not a part of the program
 
-        Meeting.barrier.wait(30)
+        Meeting.barrier.wait(120)
         Meeting.met.append(rdd.collect())
 
     states.foreachRDD(meet)
