@@ -21,10 +21,6 @@ from tidemill.state import operators
 from tidemill.streaming import StateSpec, StreamingContext
 from tidemill.testing import BatchDriver, ManualClock
 
-# Small, so that a short run purges its log and takes snapshots of its state.
-durable.KEEP = 3
-operators.SNAPSHOT_EVERY = 2
-
 WORDS = ["tide", "mill", "sluice", "gate", "wheel", "stone", "grain", "sea"]
 
 
@@ -85,6 +81,9 @@ def build(spark_context: Any, clock: ManualClock, folder: str) -> StreamingConte
 
 
 def main(folder: str, batches: int) -> None:
+    # Small, so that a short run purges its log and takes snapshots of its state.
+    durable.KEEP = 3
+    operators.SNAPSHOT_EVERY = 2
     incoming, out = os.path.join(folder, "incoming"), os.path.join(folder, "out")
     os.makedirs(incoming, exist_ok=True)
     os.makedirs(out, exist_ok=True)
