@@ -26,3 +26,20 @@ def new_runs(sc: SparkContext, tmp_path: Path) -> Iterator[Callable[[str], Runs]
 @pytest.fixture
 def runs(new_runs: Callable[[str], Runs]) -> Runs:
     return new_runs("runs")
+
+
+@pytest.fixture
+def setting(sc: SparkContext) -> Iterator[Callable[[str, str], None]]:
+    """Change a setting of the running Spark context for one test."""
+    changed: dict[str, str | None] = {}
+
+    def change(key: str, value: str) -> None:
+        changed.setdefault(key, sc._conf.get(key))
+        sc._conf.set(key, value)
+
+    yield change
+    for key, before in changed.items():
+        if before is None:
+            sc._conf._jconf.remove(key)
+        else:
+            sc._conf.set(key, before)

@@ -321,14 +321,13 @@ def test_a_checkpoint_interval_must_fit_the_slide(stream: Stream, tmp_path: Path
         stream.ssc.start()
 
 
-def test_a_bad_setting_is_refused_at_start_by_its_name(spark: SparkSession, stream: Stream) -> None:
+def test_a_bad_setting_is_refused_at_start_by_its_name(
+    stream: Stream, setting: Callable[[str, str], None]
+) -> None:
     ssc = with_output(stream)
-    ssc._sc._conf.set("spark.streaming.concurrentJobs", "plenty")
-    try:
-        with pytest.raises(Exception, match=r"spark\.streaming\.concurrentJobs is 'plenty'"):
-            ssc.start()
-    finally:
-        ssc._sc._conf.set("spark.streaming.concurrentJobs", "1")
+    setting("spark.streaming.concurrentJobs", "plenty")
+    with pytest.raises(Exception, match=r"spark\.streaming\.concurrentJobs is 'plenty'"):
+        ssc.start()
     assert ssc.getState() is State.STOPPED
 
 

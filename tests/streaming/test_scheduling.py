@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from operator import add
 from typing import Any
 
@@ -52,23 +52,6 @@ def listener(stream: Stream) -> Everything:
     listener = Everything()
     stream.ssc.addStreamingListener(listener)
     return listener
-
-
-@pytest.fixture
-def setting(sc: SparkContext) -> Iterator[Callable[[str, str], None]]:
-    """Change a setting of the running Spark context for one test."""
-    changed: dict[str, str | None] = {}
-
-    def change(key: str, value: str) -> None:
-        changed.setdefault(key, sc._conf.get(key))
-        sc._conf.set(key, value)
-
-    yield change
-    for key, before in changed.items():
-        if before is None:
-            sc._conf._jconf.remove(key)
-        else:
-            sc._conf.set(key, before)
 
 
 def test_the_events_of_a_batch_come_in_order(stream: Stream, listener: Everything) -> None:

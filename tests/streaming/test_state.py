@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ import pytest
 from pyspark import SparkContext
 
 from tests.conftest import Stream
-from tidemill.common.config import CONCURRENT_JOBS
 from tidemill.errors import BatchError, GraphError, IllegalStateError
 from tidemill.streaming import DStream, StateSpec
 from tidemill.testing import collected
@@ -269,10 +267,9 @@ class Meeting:
 
 
 def test_outputs_of_one_batch_run_at_once_where_asked_and_batches_never(
-    new_stream: Streams, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    new_stream: Streams, tmp_path: Path, setting: Callable[[str, str], None]
 ) -> None:
-    two = replace(CONCURRENT_JOBS, default=2)
-    monkeypatch.setattr("tidemill.streaming.job_scheduler.CONCURRENT_JOBS", two)
+    setting("spark.streaming.concurrentJobs", "2")
     Meeting.met.clear()
     stream = new_stream()
     stream.ssc.checkpoint(str(tmp_path / "checkpoint"))
