@@ -36,6 +36,7 @@ MAY_USE = {
     "batches": {"common", "checkpoint", "batches"},
     "spark": {"common", "spark"},
     "sources": {"common", "checkpoint", "batches", "spark", "sources"},
+    "receivers": {"common", "checkpoint", "batches", "progress", "spark", "receivers"},
     "streaming": {
         "common",
         "checkpoint",
@@ -43,6 +44,7 @@ MAY_USE = {
         "batches",
         "spark",
         "sources",
+        "receivers",
         "state",
         "streaming",
     },
