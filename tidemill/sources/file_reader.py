@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, BinaryIO, cast
 
 from pyspark import AccumulatorParam
 
+from tidemill.common.lines import split_lines
 from tidemill.spark.worker import tune_worker
 
 if TYPE_CHECKING:
@@ -237,14 +238,3 @@ def whole_line_pieces(file: BinaryIO, start: int, end: int) -> Iterator[bytes]:
         held = [piece[cut:]] if cut < len(piece) else []
     if held:
         yield b"".join(held)
-
-
-def split_lines(piece: bytes) -> list[str]:
-    text = piece.decode("utf-8", "replace")
-    if "\r" in text:
-        text = text.replace("\r\n", "\n").replace("\r", "\n")
-    # str.splitlines would also split at form feeds and Unicode separators, which are data.
-    lines = text.split("\n")
-    if not lines[-1]:
-        lines.pop()
-    return lines

@@ -1,0 +1,118 @@
+"""The blocks of one executor: files in memory and on its local disk.
+
+Both are plain files, so that every process of the host reads a block by mapping it, without a copy:
+those in memory are in a file system that is memory (``/dev/shm``), up to a limit; the rest is on disk.
+Nothing here is durable: that is what the write-ahead log is for.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark import StorageLevel
+
+SHARED_MEMORY = "/dev/shm"
+
+
+@dataclass(frozen=True)
+class BlockFolders:
+    """Where the blocks of an executor are. ``memory`` is None where there is no such file system."""
+
+    memory: str | None
+    disk: str
+    memory_bytes: int
+
+    def make(self) -> None:
+        for folder in (self.memory, self.disk):
+            if folder is not None:
+                os.makedirs(folder, mode=0o700, exist_ok=True)
+
+    def remove(self) -> None:
+        for folder in (self.memory, self.disk):
+            if folder is not None:
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def block_folders(name: str, local_directory: str, memory_bytes: int) -> BlockFolders:
+    """The folders called ``name``; as much in memory as is allowed, and as there is at most by half."""
+    try:
+        free = os.statvfs(SHARED_MEMORY)
+        memory_bytes = min(memory_bytes, free.f_bavail * free.f_frsize // 2)
+        memory = os.path.join(SHARED_MEMORY, name) if memory_bytes else None
+    except OSError:
+        memory, memory_bytes = None, 0
+    return BlockFolders(memory, os.path.join(local_directory, name), memory_bytes)
+
+
+class BlockFiles:
+    """Writes and deletes the blocks of this process. Reading needs nothing but the path."""
+
+    def __init__(self, folders: BlockFolders) -> None:
+        self._folders = folders
+        self._lock = threading.Lock()
+        self._in_memory: dict[str, int] = {}
+        folders.make()
+
+    def put(self, block_id: str, data: pa.Buffer, level: StorageLevel) -> str:
+        """Keep a block and return its path. A block that does not fit into memory goes to disk,
+        whatever the level says: to drop it would be worse.
+        """
+        folder = self._folders.disk
+        if level.useMemory and self._folders.memory is not None:
+            with self._lock:
+                used = sum(self._in_memory.values())
+                if used + data.size <= self._folders.memory_bytes:
+                    self._in_memory[block_id] = data.size
+                    folder = self._folders.memory
+        path = os.path.join(folder, block_id)
+        try:
+            write_block(path, [data])
+        except OSError:
+            self.delete([block_id])
+            if folder == self._folders.disk:
+                raise
+            path = os.path.join(self._folders.disk, block_id)
+            write_block(path, [data])
+        return path
+
+    def delete(self, block_ids: Iterable[str]) -> None:
+        with self._lock:
+            for block_id in block_ids:
+                self._in_memory.pop(block_id, None)
+                for folder in (self._folders.memory, self._folders.disk):
+                    if folder is not None:
+                        with suppress(FileNotFoundError):
+                            os.unlink(os.path.join(folder, block_id))
+
+    def path_of(self, block_id: str) -> str:
+        """Where a block is. ``FileNotFoundError`` if it is not here."""
+        for folder in (self._folders.memory, self._folders.disk):
+            if folder is not None and os.path.exists(path := os.path.join(folder, block_id)):
+                return path
+        raise FileNotFoundError(block_id)
+
+
+def write_block(path: str, parts: Iterable[pa.Buffer]) -> None:
+    """Write a block so that a reader sees all of it or nothing."""
+    hidden = os.path.join(os.path.dirname(path), f".{os.path.basename(path)}")
+    try:
+        with open(hidden, "wb") as file:
+            for part in parts:
+                file.write(part)
+        os.replace(hidden, path)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(hidden)
+        raise
+
+
+def map_block(path: str) -> pa.Buffer:
+    """A block of this host, without a copy. ``FileNotFoundError`` if it is not here."""
+    with pa.memory_map(path) as file:
+        return file.read_buffer()

@@ -1,0 +1,103 @@
+"""Reading a block inside a task, from the nearest place that has it."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from tidemill.checkpoint.storage import open_storage
+from tidemill.checkpoint.write_ahead_log import read_record
+from tidemill.common.rpc import Endpoint, RpcClient
+from tidemill.errors import CheckpointError, RpcError, TidemillError
+from tidemill.receivers.block_files import map_block
+from tidemill.receivers.block_format import decode
+from tidemill.receivers.blocks import BlockInfo, BlockPlace
+from tidemill.spark.worker import tune_worker
+
+logger = logging.getLogger(__name__)
+
+_clients: dict[str, RpcClient] = {}
+
+
+class BlockLostError(TidemillError):
+    """A block that a batch needs is nowhere any more."""
+
+
+@dataclass(frozen=True)
+class BlockReader:
+    """``mapPartitionsWithIndex`` function: the blocks of a task to their records.
+
+    ``directory`` has the write-ahead log, ``secret`` opens the block servers.
+    """
+
+    directory: str | None
+    secret: bytes
+
+    def __call__(self, _: int, groups: Iterable[tuple[BlockInfo, ...]]) -> Iterator[Any]:
+        tune_worker()
+        for blocks in groups:
+            for block in blocks:
+                yield from decode(self.fetch(block))
+
+    def fetch(self, block: BlockInfo) -> pa.Buffer:
+        """The bytes of a block.
+
+        1. A file of this host: it is mapped.
+        2. Another host's block server.
+        3. The write-ahead log.
+
+        What is found is compared with what the driver was told: bytes that differ are not that block, and
+        are not unpickled.
+        """
+        tried = []
+        for place in block.places:  # 1
+            try:
+                return _checked(block, map_block(place.path))
+            except (OSError, ValueError) as error:
+                tried.append(f"{place.path}: {_short(error)}")
+        for place in block.places:  # 2
+            if place.server:
+                try:
+                    return _checked(block, self._client(place).read_block(block.block_id))
+                except (RpcError, OSError, ValueError) as error:
+                    _clients.pop(place.server, None)
+                    tried.append(f"executor {place.executor_id} on {place.host}: {_short(error)}")
+        if block.slice_ is not None and self.directory is not None:  # 3
+            try:
+                data = read_record(open_storage(self.directory), block.slice_)
+                return _checked(block, pa.py_buffer(data))
+            except (CheckpointError, OSError, ValueError) as error:
+                tried.append(f"write-ahead log: {_short(error)}")
+        remedy = (
+            "Restore the write-ahead log from a backup."
+            if block.slice_ is not None
+            else "It was not in a write-ahead log, and the executors that had it are gone: to survive that, "
+            "give the stream a checkpoint directory and leave spark.streaming.receiver.writeAheadLog.enable on."
+        )
+        raise BlockLostError(
+            f"block {block.block_id} with {block.records} records cannot be read ({'; '.join(tried)}). {remedy}"
+        )
+
+    def _client(self, place: BlockPlace) -> RpcClient:
+        # Workers live from batch to batch, and so do their connections.
+        if place.server not in _clients:
+            _clients[place.server] = RpcClient(Endpoint.parse(place.server), self.secret)
+        return _clients[place.server]
+
+    def __repr__(self) -> str:
+        return f"BlockReader({self.directory!r})"
+
+
+def _checked(block: BlockInfo, data: pa.Buffer) -> pa.Buffer:
+    if hashlib.sha256(data).hexdigest() != block.sha256:
+        raise ValueError("its bytes are not those that were stored")
+    return data
+
+
+def _short(error: Exception) -> str:
+    return str(getattr(error, "strerror", None) or error) or type(error).__name__

@@ -1,0 +1,216 @@
+"""What the driver and its receivers tell each other.
+
+Each message is a small frozen type. Those that cross the network are actions of
+:mod:`tidemill.common.rpc`: the name of the type, and its fields as JSON.
+
+====================== ============================= =========================================
+from an executor       answer                        means
+====================== ============================= =========================================
+RegisterReceiver       Registered                    may I run here?
+AddBlock               BlockAdded                    this block is stored: take it over
+ReportError                                          tell the user
+DeregisterReceiver                                   I have ended
+AddBlockServer                                       this executor can keep copies of blocks
+====================== ============================= =========================================
+
+====================== =================================================================
+to an executor         means
+====================== =================================================================
+StopReceiver           end, and keep what you have stored
+UpdateRateLimit        take in so many records a second
+CleanupOldBlocks       nobody needs these blocks any more
+====================== =================================================================
+
+====================== =================================================================
+on the driver          means
+====================== =================================================================
+StartAllReceivers      the stream starts
+RestartReceiver        the job of a receiver has ended: start it again
+UpdateReceiverRateLimit a rate controller has found a new rate
+CleanupReceivedBlocks  these blocks belong to batches that are done
+AllReceiverIds         which receivers are not inactive
+GetAllReceiverInfo     what is known of each
+StopAllReceivers       the stream stops
+====================== =================================================================
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar, get_type_hints
+
+from tidemill.receivers.blocks import BlockInfo
+
+
+class Message:
+    """Base of what crosses the network."""
+
+    def encode(self) -> bytes:
+        return json.dumps(
+            {
+                field.name: _to_json(getattr(self, field.name))
+                for field in fields(self)  # type: ignore[arg-type]
+            },
+            separators=(",", ":"),
+        ).encode()
+
+
+M = TypeVar("M", bound=Message)
+
+
+def decode(cls: type[M], body: bytes) -> M:
+    """A message of a type, out of its bytes. ``ValueError`` for anything else."""
+    try:
+        values = json.loads(body)
+        hints = get_type_hints(cls)
+        if not isinstance(values, dict) or set(values) != set(hints):
+            raise ValueError("not these fields")
+        return cls(**{name: _from_json(hints[name], values[name]) for name in hints})
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ValueError(f"this is not a {cls.__name__}: {error}") from None
+
+
+def _to_json(value: Any) -> Any:
+    return value.to_json() if isinstance(value, BlockInfo) else value
+
+
+def _from_json(hint: Any, value: Any) -> Any:
+    if hint is BlockInfo:
+        return BlockInfo.from_json(value)
+    if hint == tuple[str, ...]:
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            raise ValueError("not a list of names")
+        return tuple(value)
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if hint == (float | None):
+        return None if value is None else float(value)
+    if type(value) is not hint:
+        raise ValueError(f"a {type(value).__name__} where a {hint.__name__} should be")
+    return value
+
+
+# -- from an executor ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class RegisterReceiver(Message):
+    stream_id: int
+    attempt: int
+    name: str
+    executor_id: str
+    host: str
+    endpoint: str
+
+
+@dataclass(frozen=True)
+class Registered(Message):
+    """``rate`` and ``held_bytes`` as in the messages that would tell them later."""
+
+    accepted: bool
+    rate: float | None
+    held_bytes: int
+    replica_servers: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class AddBlock(Message):
+    info: BlockInfo
+
+
+@dataclass(frozen=True)
+class BlockAdded(Message):
+    """``accepted`` is False when the tracker could not write it down, or takes no blocks any more.
+
+    ``held_bytes`` is how much of this stream waits to be processed, this block included.
+    """
+
+    accepted: bool
+    held_bytes: int
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class ReportError(Message):
+    stream_id: int
+    message: str
+    error: str
+
+
+@dataclass(frozen=True)
+class DeregisterReceiver(Message):
+    stream_id: int
+    attempt: int
+    message: str
+    error: str
+
+
+@dataclass(frozen=True)
+class AddBlockServer(Message):
+    executor_id: str
+    host: str
+    endpoint: str
+
+
+# -- to an executor ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class StopReceiver(Message):
+    message: str
+
+
+@dataclass(frozen=True)
+class UpdateRateLimit(Message):
+    rate: float | None
+
+
+@dataclass(frozen=True)
+class CleanupOldBlocks(Message):
+    block_ids: tuple[str, ...]
+    held_bytes: int
+
+
+@dataclass(frozen=True)
+class Done(Message):
+    """The answer where there is nothing to say."""
+
+
+# -- on the driver -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class StartAllReceivers:
+    pass
+
+
+@dataclass(frozen=True)
+class RestartReceiver:
+    stream_id: int
+
+
+@dataclass(frozen=True)
+class UpdateReceiverRateLimit:
+    stream_id: int
+    rate: float
+
+
+@dataclass(frozen=True)
+class CleanupReceivedBlocks:
+    blocks: tuple[BlockInfo, ...]
+
+
+@dataclass(frozen=True)
+class AllReceiverIds:
+    pass
+
+
+@dataclass(frozen=True)
+class GetAllReceiverInfo:
+    pass
+
+
+@dataclass(frozen=True)
+class StopAllReceivers:
+    message: str

@@ -1,0 +1,134 @@
+"""What a user writes to take in data that is pushed."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from pyspark import StorageLevel
+
+from tidemill.errors import IllegalStateError
+
+if TYPE_CHECKING:
+    from tidemill.receivers.supervisor import ReceiverSupervisor
+
+__all__ = ["Receiver"]
+
+
+class Receiver(ABC):
+    """Runs on an executor and stores what it is given from outside. Subclass it::
+
+        class Ticks(Receiver):
+            def onStart(self):
+                threading.Thread(target=self.receive, daemon=True).start()
+
+            def receive(self):
+                with socket.create_connection(("quotes", 9999)) as connection:
+                    for line in connection.makefile():
+                        if self.isStopped():
+                            return
+                        self.store(line.rstrip())
+                self.restart("the quotes have ended")
+
+            def onStop(self):
+                pass  # receive() looks at isStopped()
+
+        ssc.receiverStream(Ticks()).pprint()
+
+    It is pickled on the driver and runs in a worker process of Spark: open connections in ``onStart``,
+    not in ``__init__``. An exception in ``onStart``, or in a thread that it started, is reported to the
+    driver and the receiver is restarted.
+
+    A **reliable** receiver acknowledges to its own source only what is safe: what :meth:`store` was given
+    as a list, an iterator, bytes or an Arrow batch is safe when the call returns; for single records,
+    ``on_safe`` is called later. *Safe* means: in as many places as the storage level asks, with the
+    write-ahead log on in the log, and known to the driver.
+    """
+
+    _supervisor: ReceiverSupervisor | None = None
+
+    def __init__(self, storageLevel: StorageLevel = StorageLevel.MEMORY_AND_DISK_2) -> None:
+        self.storageLevel = storageLevel
+
+    # -- what a subclass does ------------------------------------------------------------------
+
+    @abstractmethod
+    def onStart(self) -> None:
+        """Begin to receive, and return: receive on a thread of your own.
+
+        Called once after each start and restart, never while an earlier one has not been stopped.
+        """
+
+    @abstractmethod
+    def onStop(self) -> None:
+        """End what :meth:`onStart` began; threads should see :meth:`isStopped`, or be joined here.
+
+        Called once for each ``onStart`` that was called, even if that failed halfway.
+        """
+
+    def preferredLocation(self) -> str | None:
+        """The host on which it should run. None: any."""
+        return None
+
+    # -- what a subclass calls -----------------------------------------------------------------
+
+    def store(self, data: Any) -> None:
+        """Store what has arrived.
+
+        * a list, an iterator: its items, as one block;
+        * ``bytes``: one record, as a block of its own;
+        * a ``pyarrow.RecordBatch`` or ``Table``: its rows, as one block;
+        * anything else: one record, which goes into the next block, as by :meth:`storeRecord`.
+
+        A block is safe when the call returns. If it could not be stored, the call raises, and nothing of
+        it is kept. The call waits while the stream takes in less than arrives: that is what slows the
+        sender down.
+        """
+        self._running_supervisor().store(data)
+
+    def storeRecord(self, record: Any, on_safe: Callable[[], Any] | None = None) -> None:
+        """Store one record of any type, in the next block. ``on_safe`` is called when that is safe.
+
+        It is called on another thread, and should be quick.
+        """
+        self._running_supervisor().store_record(record, on_safe)
+
+    def restart(
+        self, message: str, error: BaseException | None = None, delay: float | None = None
+    ) -> None:
+        """Stop, wait for ``delay`` seconds (default 2), and start again. Returns at once."""
+        self._running_supervisor().restart(message, error, delay)
+
+    def stop(self, message: str, error: BaseException | None = None) -> None:
+        """End this receiver for good. What was stored before is kept."""
+        self._running_supervisor().stop(message, error)
+
+    def reportError(self, message: str, error: BaseException | None = None) -> None:
+        """Tell the driver, its log and its listeners, and go on."""
+        self._running_supervisor().report_error(message, error)
+
+    def isStarted(self) -> bool:
+        return self._supervisor is not None and self._supervisor.is_receiver_started
+
+    def isStopped(self) -> bool:
+        """True from the moment it has been asked to stop or to restart."""
+        return not self.isStarted()
+
+    @property
+    def streamId(self) -> int:
+        """The number of the input stream that this receiver feeds."""
+        return self._running_supervisor().stream_id
+
+    # -- plumbing ------------------------------------------------------------------------------
+
+    def _running_supervisor(self) -> ReceiverSupervisor:
+        if self._supervisor is None:
+            raise IllegalStateError(
+                "this receiver does not run on an executor: give it to "
+                "StreamingContext.receiverStream(), and call store() and its like from onStart() on"
+            )
+        return self._supervisor
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_supervisor"}
