@@ -47,6 +47,7 @@ class BlockHandler:
     secret: bytes = field(repr=False)
     log: LogWriter | None = None
     replicas: Sequence[Replica] = ()
+    _clients: dict[str, RpcClient] = field(default_factory=dict)
     _said_alone: bool = False
 
     def store(self, block_id: str, block: EncodedBlock) -> BlockInfo:
@@ -82,11 +83,7 @@ class BlockHandler:
             if len(copies) + 1 >= self.level.replication:
                 break
             try:
-                client = RpcClient(Endpoint.parse(replica.server), self.secret)
-                try:
-                    client.write_block(block_id, [block.data])
-                finally:
-                    client.close()
+                self._client(replica).write_block(block_id, [block.data])
                 copies.append(BlockPlace(replica.executor_id, replica.host, "", replica.server))
             except RpcError as error:
                 logger.warning(
@@ -104,7 +101,14 @@ class BlockHandler:
             )
         return copies
 
+    def _client(self, replica: Replica) -> RpcClient:
+        if replica.server not in self._clients:
+            self._clients[replica.server] = RpcClient(Endpoint.parse(replica.server), self.secret)
+        return self._clients[replica.server]
+
     def close(self) -> None:
+        for client in self._clients.values():
+            client.close()
         if self.log is not None:
             self.log.close()
 

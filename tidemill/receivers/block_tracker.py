@@ -22,7 +22,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tidemill.batches.batch import AdmissionLimit
@@ -76,10 +76,15 @@ class BlockTracker:
         IF a record says ``known``, it stands for all before it. ELSE the records are done again, in their
         order. An ``add`` of a block that is known already (its answer was lost, and it came again) is the
         same block. What has been cut off at the end was never answered.
+
+        The executors of that driver are gone, and their files with them: what is left of a block is what
+        the write-ahead log has.
         """
         for segment in replay(storage, FOLDER):
             for _, payload in segment.records:
                 self._apply(json.loads(payload))
+        for of in self._streams.values():
+            of.blocks = deque(replace(block, places=()) for block in of.blocks)
         self._log = LogWriter(storage, FOLDER, self._clock)
         self._compact()
 
@@ -167,17 +172,14 @@ class BlockTracker:
                 self._compact()
             return forgotten
 
+    def known(self, stream: str) -> list[BlockInfo]:
+        """The blocks of a stream that have not been forgotten."""
+        with self._lock:
+            return list(self._stream(stream).blocks)
+
     def all_blocks(self) -> list[BlockInfo]:
         with self._lock:
             return [block for of in self._streams.values() for block in of.blocks]
-
-    def skip_to(self, stream: str, number: int) -> None:
-        """Let the next block have at least this number: those before it are lost, and were planned."""
-        with self._lock:
-            of = self._stream(stream)
-            if of.end < number:
-                of.blocks.clear()
-                of.first, of.bytes = number, 0
 
     # -- memory and log ------------------------------------------------------------------------
 

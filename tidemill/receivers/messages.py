@@ -31,6 +31,7 @@ CleanupReceivedBlocks  these blocks belong to batches that are done
 AllReceiverIds         which receivers are not inactive
 GetAllReceiverInfo     what is known of each
 StopAllReceivers       the stream stops
+ReceiverJobEnded       the Spark job of a receiver is over, whatever the reason
 ====================== =================================================================
 """
 
@@ -116,6 +117,7 @@ class Registered(Message):
 
 @dataclass(frozen=True)
 class AddBlock(Message):
+    attempt: int
     info: BlockInfo
 
 
@@ -214,3 +216,12 @@ class GetAllReceiverInfo:
 @dataclass(frozen=True)
 class StopAllReceivers:
     message: str
+
+
+@dataclass(frozen=True)
+class ReceiverJobEnded:
+    """``error`` is empty for a task that ended by itself."""
+
+    stream_id: int
+    attempt: int
+    error: str

@@ -23,6 +23,7 @@ from tidemill.receivers.receiver import Receiver
 
 RETRY_FIRST_MS = 500
 RETRY_LAST_MS = 30_000
+FOREVER_MS = 1 << 52
 
 logger = logging.getLogger(__name__)
 
@@ -228,17 +229,21 @@ class ReceiverSupervisor:
             return
         if not self._limiter.acquire(block.records, lambda: not self.is_receiver_started):
             raise IllegalStateError("nothing can be stored now: the receiver is being stopped")
-        self._make_safe(block, (), self._settings.max_failures)
+        self._make_safe(block, (), self._settings.max_failures, lambda: not self.is_receiver_started)
 
     def _push(self, pending: PendingBlock) -> None:
         """A block of the generator's. It waits in memory, so it is tried until it is safe."""
-        self._make_safe(pending.encode(), pending.on_safe, None)
+        self._make_safe(pending.encode(), pending.on_safe, None, lambda: self._gives_up)
 
     def _make_safe(
-        self, block: EncodedBlock, on_safe: Iterable[OnSafe], max_failures: int | None
+        self,
+        block: EncodedBlock,
+        on_safe: Iterable[OnSafe],
+        max_failures: int | None,
+        interrupted: Callable[[], bool],
     ) -> None:
         with self._storing:
-            self._wait_for_room()
+            self._wait_for_room(interrupted)
             block_id = f"input-{self.stream_id}-{self._run_id}-{self._blocks}"
             self._blocks += 1
             info: BlockInfo | None = None
@@ -264,20 +269,19 @@ class ReceiverSupervisor:
             except BaseException as error:
                 self.report_error("on_safe of the receiver failed", error)
 
-    def _wait_for_room(self) -> None:
-        """Backpressure of the last resort: batches stand still, and what may wait for them does."""
-        if self._held_bytes < self._settings.max_held_bytes:
+    def _wait_for_room(self, interrupted: Callable[[], bool]) -> None:
+        """Backpressure of the last resort: batches stand still, and so does who would wait for them."""
+        limit = self._settings.max_held_bytes
+        if self._held_bytes < limit:
             return
         logger.warning(
             "receiver of stream %d waits: %d bytes have not been processed yet",
             self.stream_id,
             self._held_bytes,
         )
-        while self._held_bytes >= self._settings.max_held_bytes and not self._gives_up:
-            self._clock.wait_till(
-                self._clock.now_ms() + RETRY_LAST_MS,
-                lambda: self._held_bytes < self._settings.max_held_bytes or self._gives_up,
-            )
+        self._clock.wait_till(FOREVER_MS, lambda: self._held_bytes < limit or interrupted())
+        if self._held_bytes >= limit:
+            raise IllegalStateError("nothing can be stored now: the receiver is being stopped")
 
 
 def describe(error: BaseException | None) -> str:

@@ -1,0 +1,103 @@
+"""The Spark jobs that receivers run in."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from pyspark import cloudpickle
+
+from tidemill.receivers.receiver_task import ExecutorSetup, ReceiverTask, StartBlockServer
+from tidemill.spark.executor_info import ExecutorInfo, Location
+from tidemill.spark.failures import user_traceback
+from tidemill.spark.job_properties import InheritedProperties, cancel_jobs
+from tidemill.spark.located_rdd import located_rdd
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+    from tidemill.receivers.tracker import ReceiverInput
+
+logger = logging.getLogger(__name__)
+
+
+class ReceiverJobs:
+    """Each receiver in a job of one task, each job on a thread of its own."""
+
+    def __init__(self, spark_context: SparkContext, setup: ExecutorSetup) -> None:
+        self._sc = spark_context
+        self._setup = setup
+        self._inherited = InheritedProperties(spark_context)
+        self._group = f"tidemill-receivers-{setup.run_id}"
+        self._lock = threading.Lock()
+        self._running: set[tuple[int, int]] = set()
+        self._is_cancelled = False
+
+    @property
+    def running(self) -> int:
+        return len(self._running)
+
+    def start_block_servers(self, executors: Sequence[ExecutorInfo]) -> None:
+        """Have a block server on each of these executors, where Spark lets a task run there."""
+        if self._setup.folders is not None or not executors:
+            return
+        self._name_jobs("starting block servers")
+        located_rdd(self._sc, [(b"", [each.location]) for each in executors]).mapPartitions(
+            StartBlockServer(self._setup)
+        ).collect()
+
+    def launch(
+        self,
+        receiver: ReceiverInput,
+        attempt: int,
+        candidates: Sequence[Location],
+        on_end: Callable[[str], None],
+    ) -> None:
+        """Run a receiver; ``on_end`` gets the error that ended its job, or an empty text."""
+        with self._lock:
+            if self._is_cancelled:
+                return
+            self._running.add((receiver.stream_id, attempt))
+        threading.Thread(
+            target=self._run,
+            args=(receiver, attempt, candidates, on_end),
+            name=f"tidemill-receiver-{receiver.stream_id}",
+            daemon=True,
+        ).start()
+
+    def _run(
+        self,
+        receiver: ReceiverInput,
+        attempt: int,
+        candidates: Sequence[Location],
+        on_end: Callable[[str], None],
+    ) -> None:
+        failure = ""
+        try:
+            self._inherited.apply()
+            self._name_jobs(f"receiver of {receiver.name}")
+            task = ReceiverTask(self._setup, receiver.stream_id, receiver.name, attempt)
+            locations = [
+                each.location if isinstance(each, ExecutorInfo) else each for each in candidates
+            ]
+            if self._setup.folders is not None:
+                locations = []  # local mode: there is no choice
+            pickled = cloudpickle.dumps(receiver.receiver)
+            located_rdd(self._sc, [(pickled, locations)]).mapPartitions(task).collect()
+        except BaseException as error:
+            failure = user_traceback(error)
+        finally:
+            with self._lock:
+                self._running.discard((receiver.stream_id, attempt))
+            on_end(failure)
+
+    def _name_jobs(self, description: str) -> None:
+        self._sc.setJobGroup(self._group, description, interruptOnCancel=True)
+
+    def cancel(self) -> None:
+        """End the jobs that run, and start no other."""
+        with self._lock:
+            self._is_cancelled = True
+        cancel_jobs(self._sc, self._group)

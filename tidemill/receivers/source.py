@@ -1,0 +1,160 @@
+"""The blocks of a receiver, as a source like any other."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tidemill.batches.batch import AdmissionLimit, Offset, OffsetRange, RangeSize
+from tidemill.batches.parallelism import tasks_for_bytes, tasks_for_records
+from tidemill.batches.source import Source
+from tidemill.errors import DamagedCheckpointError
+from tidemill.receivers.block_tracker import FOLDER, BlockTracker
+from tidemill.receivers.blocks import BlockInfo
+from tidemill.receivers.receiver import Receiver
+from tidemill.spark.located_rdd import located_rdd
+
+if TYPE_CHECKING:
+    from pyspark import RDD, SparkContext
+
+    from tidemill.receivers.block_reader import BlockReader
+
+logger = logging.getLogger(__name__)
+
+
+class ReceiverSource(Source):
+    """Offset: how many blocks of the receiver have been planned.
+
+    The blocks are the tracker's: :meth:`bind` is called before the stream starts.
+    """
+
+    def __init__(self, spark_context: SparkContext, receiver: Receiver) -> None:
+        self._sc = spark_context
+        self.receiver = receiver
+        self._planned = 0
+
+    def bind(
+        self,
+        name: str,
+        blocks: BlockTracker,
+        reader: BlockReader,
+        on_forgotten: Callable[[Sequence[BlockInfo]], None],
+    ) -> None:
+        self._name = name
+        self._blocks = blocks
+        self._reader = reader
+        self._on_forgotten = on_forgotten
+
+    @property
+    def has_unplanned(self) -> bool:
+        """True while blocks have been taken over that belong to no batch yet."""
+        return self._blocks.end(self._name) > self._planned
+
+    def initial_offset(self) -> Offset:
+        return 0
+
+    def resumed(self, start: Offset) -> None:
+        known = self._blocks.end(self._name)
+        if known < start:
+            raise DamagedCheckpointError(
+                FOLDER,
+                f"knows {known} blocks of {self._name}, where batches have been planned with {start}",
+                "Restore the folder from a backup: without it nobody knows what the receivers have stored.",
+            )
+        self._planned = start
+        lost = [block for block in self._unfinished() if _is_lost(block)]
+        if lost:
+            logger.warning(
+                "%d blocks with %d records that %s had received are lost with the executors that had "
+                "them: the write-ahead log was off (spark.streaming.receiver.writeAheadLog.enable)",
+                len(lost),
+                sum(block.records for block in lost),
+                self._name,
+            )
+
+    def _unfinished(self) -> list[BlockInfo]:
+        return self._blocks.known(self._name)
+
+    def latest_offset(self, start: Offset, limit: AdmissionLimit, time_ms: int) -> Offset:
+        self._planned = self._blocks.admit(self._name, start, limit)
+        return self._planned
+
+    def size(self, range_: OffsetRange) -> RangeSize:
+        blocks = self._blocks.blocks(self._name, range_.start, range_.end)
+        lost = sum(_is_lost(block) for block in blocks)
+        kept = [block for block in blocks if not _is_lost(block)]
+        return RangeSize(
+            sum(block.records for block in kept),
+            sum(block.bytes for block in kept),
+            f"{len(kept)} blocks" + (f", {lost} blocks are lost" if lost else ""),
+        )
+
+    def read(self, range_: OffsetRange) -> RDD[Any]:
+        blocks = [
+            block
+            for block in self._blocks.blocks(self._name, range_.start, range_.end)
+            if not _is_lost(block)
+        ]
+        if not blocks:
+            return self._sc.emptyRDD()
+        groups = group_blocks(blocks, self._sc.defaultParallelism)
+        return located_rdd(
+            self._sc, [(pickle.dumps(tuple(group)), hosts_of(group)) for group in groups]
+        ).mapPartitionsWithIndex(_Unpickle(self._reader))
+
+    def commit(self, end: Offset) -> None:
+        self._on_forgotten(self._blocks.forget(self._name, end))
+
+
+@dataclass(frozen=True)
+class _Unpickle:
+    reader: BlockReader
+
+    def __call__(self, index: int, groups: Iterable[bytes]) -> Iterator[Any]:
+        return self.reader(index, (pickle.loads(group) for group in groups))
+
+
+@dataclass(frozen=True)
+class ReceiverReader:
+    """Makes the source of a receiver, when the program is written and again when it is recovered."""
+
+    receiver: Receiver
+
+    def __call__(self, spark_context: SparkContext) -> ReceiverSource:
+        return ReceiverSource(spark_context, self.receiver)
+
+    def __str__(self) -> str:
+        return type(self.receiver).__name__
+
+
+def _is_lost(block: BlockInfo) -> bool:
+    return not block.places and block.slice_ is None
+
+
+def hosts_of(blocks: Iterable[BlockInfo]) -> list[str]:
+    """The hosts that have most of these blocks, first. In local mode there is nothing to prefer."""
+    sizes: Counter[str] = Counter()
+    for block in blocks:
+        for host in {place.host for place in block.places if place.server}:
+            sizes[host] += block.bytes
+    return [host for host, _ in sizes.most_common()]
+
+
+def group_blocks(blocks: Sequence[BlockInfo], parallelism: int) -> list[list[BlockInfo]]:
+    """Blocks for tasks: as many tasks as they are worth, of about the same size, in order."""
+    size = sum(block.bytes for block in blocks)
+    records = sum(block.records for block in blocks)
+    tasks = max(tasks_for_bytes(size, parallelism), tasks_for_records(records, parallelism))
+    share = -(-size // tasks)
+    groups: list[list[BlockInfo]] = [[]]
+    filled = 0
+    for block in blocks:
+        if groups[-1] and filled + block.bytes // 2 >= share * len(groups):
+            groups.append([])
+        groups[-1].append(block)
+        filled += block.bytes
+    return groups

@@ -1,0 +1,28 @@
+"""An RDD whose partitions say where they want to run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark import RDD
+from pyspark.serializers import NoOpSerializer
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+
+def located_rdd(
+    spark_context: SparkContext, items: Sequence[tuple[bytes, Sequence[str]]]
+) -> RDD[bytes]:
+    """One partition for each item, with the locations it prefers: hosts, or ``executor_<host>_<id>``.
+
+    PySpark's ``parallelize`` cannot say this; ``SparkContext.makeRDD`` of the JVM can.
+    """
+    jvm: Any = spark_context._jvm
+    to_seq = jvm.PythonUtils.toSeq
+    pairs = [jvm.scala.Tuple2(bytearray(item), to_seq(list(where))) for item, where in items]
+    of_bytes = jvm.scala.reflect.ClassTag.apply(jvm.java.lang.Class.forName("[B"))
+    scala_rdd = spark_context._jsc.sc().makeRDD(to_seq(pairs), of_bytes)
+    return RDD(scala_rdd.toJavaRDD(), spark_context, NoOpSerializer())
+
