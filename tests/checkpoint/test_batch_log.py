@@ -35,6 +35,14 @@ def test_the_drawings_are_files() -> None:
     assert set(json.loads(metadata)) == {"id"}
 
 
+def test_rates_are_written_as_the_docstring_shows_them() -> None:
+    record = OffsetRecord(0, {"orders": 1}, rates_per_s={"orders": 812.5})
+    shown = r'"tidemill.rates":"{\"orders\":812.5}"'
+    assert shown in record.to_text()
+    assert shown in (module.__doc__ or "")
+    assert OffsetRecord.parse(record.to_text()) == record
+
+
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),

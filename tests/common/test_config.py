@@ -27,6 +27,28 @@ def test_a_time_that_makes_no_sense_is_refused(text: str) -> None:
         config.time_ms(text)
 
 
+@pytest.mark.parametrize(("text", "expected"), [("250", 250), ("0", None), ("-1", None)])
+def test_a_rate_of_nothing_is_no_limit(text: str, expected: int | None) -> None:
+    assert config.RECEIVER_MAX_RATE.read({"spark.streaming.receiver.maxRate": text}) == expected
+
+
+def test_bare_numbers_have_the_unit_that_they_have_in_spark() -> None:
+    def read(setting: config.Setting[int]) -> int:
+        return setting.read({setting.key: "7"})
+
+    assert read(config.BLOCK_INTERVAL_MS) == 7
+    assert read(config.BLOCK_STORE_TIMEOUT_MS) == 7000
+    assert read(config.DYNAMIC_ALLOCATION_SCALING_INTERVAL_MS) == 7000
+
+
+def test_every_default_can_be_written_down() -> None:
+    """What holds when nobody says anything is something that somebody could say."""
+    for setting in config.ALL_SETTINGS:
+        if setting.default is not None:
+            unit = "ms" if setting.key.endswith(("Interval", "Timeout", "Duration")) else ""
+            assert setting.read({setting.key: f"{setting.default}{unit}"}) == setting.default
+
+
 def test_a_setting_nobody_made_has_its_default() -> None:
     assert config.CONCURRENT_JOBS.read({}) == 1
     assert config.UNPERSIST.read({}) is True
@@ -53,6 +75,15 @@ def test_a_setting_is_read_from_its_text() -> None:
         (config.CONCURRENT_JOBS, "many"),
         (config.UNPERSIST, "yes"),
         (config.FILE_MIN_REMEMBER_MS, "soon"),
+        (config.RECEIVER_MAX_RATE, "1.5"),
+        (config.RECEIVER_MAX_RATE, "-"),
+        (config.RATE_ESTIMATOR, "PID"),
+        (config.PID_PROPORTIONAL, "1_0"),
+        (config.PID_INTEGRAL, "-0.1"),
+        (config.PID_DERIVATIVE, "inf"),
+        (config.PID_MIN_RATE_PER_S, "0"),
+        (config.BLOCK_INTERVAL_MS, "0"),
+        (config.DYNAMIC_ALLOCATION_SCALING_UP_RATIO, "half"),
     ],
 )
 def test_a_bad_value_is_refused_with_the_name_of_the_setting(

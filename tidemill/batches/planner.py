@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tidemill.batches.batch import UNLIMITED, AdmissionLimit, Batch, Offset, OffsetRange
+from tidemill.batches.rate_controller import RateController
 from tidemill.batches.source import Source, SourceRuntime
 from tidemill.checkpoint.batch_log import BatchLog, LoggedBatches, OffsetRecord
 from tidemill.checkpoint.source_log import INITIAL, SourceLog
@@ -15,11 +16,15 @@ from tidemill.common.clock import Clock
 
 @dataclass(frozen=True)
 class PlannedSource:
-    """A source, the name that it has in the log, and how much of it a batch may take."""
+    """A source, the name that it has in the log, and how much of it a batch may take.
+
+    ``limit`` holds always; with a controller a batch takes no more than the rate of that time allows.
+    """
 
     name: str
     source: Source
     limit: AdmissionLimit = UNLIMITED
+    controller: RateController | None = None
 
 
 class BatchPlanner:
@@ -27,6 +32,8 @@ class BatchPlanner:
 
     With a storage every plan is written to ``offsets/N`` before anybody learns of it, so that a stream
     that recovers has the same batches. Not safe for threads: the job generator is its only caller.
+
+    ``batch_interval_ms`` turns the rates of controllers into limits; without controllers it is not needed.
     """
 
     def __init__(
@@ -34,8 +41,12 @@ class BatchPlanner:
         sources: Mapping[int, PlannedSource],
         clock: Clock,
         storage: Storage | None = None,
+        batch_interval_ms: int = 0,
     ) -> None:
+        if batch_interval_ms < 1 and any(planned.controller for planned in sources.values()):
+            raise ValueError("a source with a rate controller needs batch_interval_ms")
         self._sources = dict(sources)
+        self._batch_interval_ms = batch_interval_ms
         self._clock = clock
         self._storage = storage
         self._log = None if storage is None else BatchLog(storage)
@@ -61,8 +72,8 @@ class BatchPlanner:
         return known[0]
 
     def restore(self, logged: LoggedBatches) -> list[Batch]:
-        """Go on after the last batch of a log. All its batches that can be read again, oldest first:
-        the unfinished ones, and before them those that a window may look back at.
+        """Go on after the last batch of a log, at the rates that held for it. All its batches that can be
+        read again, oldest first: the unfinished ones, and before them those that a window may look back at.
         """
         unfinished = set(logged.unfinished)
         ids = {planned.name: source_id for source_id, planned in self._sources.items()}
@@ -82,27 +93,53 @@ class BatchPlanner:
                     batches.clear()  # a source has forgotten it: nothing needs it any more
             self._ends = ends
             self._next_id = batch_id + 1
+        if logged.last_planned is not None:
+            self._restore_rates(logged.offsets[logged.last_planned])
         return batches
+
+    def _restore_rates(self, record: OffsetRecord) -> None:
+        for planned in self._sources.values():
+            rate_per_s = record.rates_per_s.get(planned.name)
+            if planned.controller is not None and rate_per_s is not None:
+                planned.controller.restore(rate_per_s)
 
     def plan(self, time_ms: int) -> Batch:
         """The next batch.
 
-        1. All its ends are found: a source that fails leaves the plan where it was, and the next batch
-           catches up.
+        1. All its ends are found, within the limits of now: a source that fails leaves the plan where it
+           was, and the next batch catches up.
         2. ``offsets/N`` is written. From now on the batch exists.
         3. Its ends are the beginning of the next.
         """
+        rates_per_s = self._rates()
         ends = {
-            source_id: planned.source.latest_offset(self._ends[source_id], planned.limit, time_ms)
+            source_id: planned.source.latest_offset(
+                self._ends[source_id], self._limit(planned), time_ms
+            )
             for source_id, planned in self._sources.items()
         }
         batch = self._batch(self._next_id, time_ms, ends)  # 1
         if self._log is not None:  # 2
             named = {planned.name: ends[source_id] for source_id, planned in self._sources.items()}
-            self._log.write_offsets(batch.batch_id, OffsetRecord(time_ms, named))
+            record = OffsetRecord(time_ms, named, rates_per_s=rates_per_s)
+            self._log.write_offsets(batch.batch_id, record)
         self._ends = ends  # 3
         self._next_id += 1
         return batch
+
+    def _limit(self, planned: PlannedSource) -> AdmissionLimit:
+        if planned.controller is None:
+            return planned.limit
+        return planned.controller.limit(self._batch_interval_ms, planned.limit)
+
+    def _rates(self) -> dict[str, float]:
+        """The rates that have been estimated, by the names of their sources."""
+        return {
+            planned.name: rate_per_s
+            for planned in self._sources.values()
+            if planned.controller is not None
+            and (rate_per_s := planned.controller.rate_per_s) is not None
+        }
 
     def _batch(self, batch_id: int, time_ms: int, ends: Mapping[int, Offset]) -> Batch:
         ranges = {

@@ -52,7 +52,8 @@ class Source(ABC):
         """How far a batch that begins at ``start`` can reach at ``time_ms`` within ``limit``.
 
         ``start`` itself when there is nothing new. A single item larger than the limit is admitted
-        alone: a limit slows a stream down, it never stops it for good.
+        alone: a limit slows a stream down, it never stops it for good. A source that cannot tell how
+        many records it has before it reads them keeps to ``max_records`` as well as it can estimate.
         """
 
     @abstractmethod
@@ -64,7 +65,10 @@ class Source(ABC):
         """What lies in the range. The same range gives the same records, however often it is read."""
 
     def records_read(self, range_: OffsetRange) -> int | None:
-        """How many records the range turned out to have, once its batch has run. None: not known."""
+        """How many records the range turned out to have. None: not known.
+
+        Called once for each batch that has run, on the thread that keeps the scheduler's books.
+        """
         return self.size(range_).records
 
     def commit(self, end: Offset) -> None:

@@ -10,7 +10,10 @@ checkpoints, a version line and then JSON. ``offsets/7``::
     {"topic-0":1350}
 
 one line for each source, in the order of the names, with ``-`` for a source that has no offset yet. The
-last line ends like all others, which Spark's does not: a file that has been cut off shows.
+last line ends like all others, which Spark's does not: a file that has been cut off shows. With
+backpressure, ``conf`` also has the rates that held, in records per second, for sources that have one:
+``"tidemill.rates":"{\\"orders\\":812.5}"``.
+
 ``commits/7``::
 
     v1
@@ -25,6 +28,7 @@ stream keeps through all restarts::
 from __future__ import annotations
 
 import json
+import math
 import re
 import uuid
 from collections.abc import Callable, Mapping
@@ -39,21 +43,25 @@ T = TypeVar("T")
 
 VERSION = "v1"
 SOURCES_KEY = "tidemill.sources"
+RATES_KEY = "tidemill.rates"
 NO_OFFSET = "-"
 BATCH_NUMBER = re.compile("0|[1-9][0-9]*")
 
 
 @dataclass(frozen=True)
 class OffsetRecord:
-    """``offsets/N``: where a batch ends in each source."""
+    """``offsets/N``: where a batch ends in each source, and at which rate it was taken, if one held."""
 
     batch_time_ms: int
     offsets: Mapping[str, Any]
     watermark_ms: int = 0
     conf: Mapping[str, str] = field(default_factory=dict)
+    rates_per_s: Mapping[str, float] = field(default_factory=dict)
 
     def to_text(self) -> str:
         conf = {**self.conf, SOURCES_KEY: _json(list(self.offsets))}
+        if self.rates_per_s:
+            conf[RATES_KEY] = _json(dict(self.rates_per_s))
         meta = {
             "batchWatermarkMs": self.watermark_ms,
             "batchTimestampMs": self.batch_time_ms,
@@ -67,6 +75,7 @@ class OffsetRecord:
         meta_line, *lines = _lines(text)
         meta = _object(meta_line)
         conf = dict(meta.get("conf", {}))
+        rates_per_s = _rates(conf.pop(RATES_KEY, "{}"))
         names = json.loads(conf.pop(SOURCES_KEY, "null"))
         if names is None:  # Spark's own: sources have numbers only
             names = [str(number) for number in range(len(lines))]
@@ -80,6 +89,7 @@ class OffsetRecord:
             dict(zip(names, ends, strict=True)),
             int(meta["batchWatermarkMs"]),
             conf,
+            rates_per_s,
         )
 
 
@@ -118,6 +128,14 @@ def _object(line: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ValueError("expected a JSON object")
     return value
+
+
+def _rates(text: str) -> dict[str, float]:
+    rates_per_s = _object(text)
+    for name, rate in rates_per_s.items():
+        if type(rate) not in (int, float) or not 0 < rate < math.inf:
+            raise ValueError(f"{rate!r} is no rate for the source {name!r}")
+    return rates_per_s
 
 
 class NewerVersionError(ValueError):

@@ -6,6 +6,7 @@ refused with the setting's name; it is never replaced by the default.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
@@ -53,6 +54,50 @@ def positive_int(text: str) -> int:
     return int(text)
 
 
+def records_per_s(text: str) -> int | None:
+    """A rate in whole records per second. 0 and negative numbers mean no limit, as in Spark."""
+    digits = text.removeprefix("-")
+    if not digits.isascii() or not digits.isdigit():
+        raise ValueError("expected a whole number of records per second")
+    return int(text) if int(text) > 0 else None
+
+
+def _finite(text: str) -> float:
+    try:
+        # float() alone would take 1_000, and digits of other scripts.
+        value = float(text) if text.isascii() and "_" not in text else math.nan
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise ValueError("expected a number")
+    return value
+
+
+def non_negative(text: str) -> float:
+    value = _finite(text)
+    if value < 0:
+        raise ValueError("expected a number of at least 0")
+    return value
+
+
+def positive(text: str) -> float:
+    value = _finite(text)
+    if value <= 0:
+        raise ValueError("expected a number above 0")
+    return value
+
+
+def one_of(*names: str) -> Callable[[str], str]:
+    """The name itself, if it is one of ``names``."""
+
+    def parse(text: str) -> str:
+        if text not in names:
+            raise ValueError(f"expected {' or '.join(names)}, nothing else is supported")
+        return text
+
+    return parse
+
+
 _MILLIS = {
     "": 1000, "us": 0.001, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000,
     "h": 3_600_000, "d": 86_400_000,
@@ -66,6 +111,13 @@ def time_ms(text: str, bare_unit: str = "s") -> int:
     if not digits.isascii() or not digits.isdigit() or unit not in _MILLIS:
         raise ValueError("expected a time such as 500ms, 60s or 2min")
     return int(int(digits) * _MILLIS[unit])
+
+
+def positive_time_ms(text: str, bare_unit: str = "s") -> int:
+    millis = time_ms(text, bare_unit)
+    if millis < 1:
+        raise ValueError("expected a time of at least 1ms")
+    return millis
 
 
 CONCURRENT_JOBS = Setting(
@@ -100,10 +152,163 @@ FILE_MIN_REMEMBER_MS = Setting(
     time_ms,
     "Files of a directory stream whose modification time is older than this are not looked at.",
 )
+
+# -- backpressure ----------------------------------------------------------------------------------
+
+BACKPRESSURE_ENABLED = Setting(
+    "spark.streaming.backpressure.enabled",
+    False,
+    boolean,
+    "Let each input take no more into a batch than the batches before show can be processed in time.",
+)
+BACKPRESSURE_INITIAL_RATE: Setting[int | None] = Setting(
+    "spark.streaming.backpressure.initialRate",
+    None,
+    records_per_s,
+    "With backpressure, records per second that an input takes until the first estimate. Default: no "
+    "limit but spark.streaming.receiver.maxRate.",
+)
+RATE_ESTIMATOR = Setting(
+    "spark.streaming.backpressure.rateEstimator",
+    "pid",
+    one_of("pid"),
+    "How the rate is estimated. There is one estimator.",
+)
+PID_PROPORTIONAL = Setting(
+    "spark.streaming.backpressure.pid.proportional",
+    1.0,
+    non_negative,
+    "How strongly the rate answers to the difference between itself and the last batch's speed.",
+)
+PID_INTEGRAL = Setting(
+    "spark.streaming.backpressure.pid.integral",
+    0.2,
+    non_negative,
+    "How strongly the rate answers to what has piled up, seen as the time a batch had to wait.",
+)
+PID_DERIVATIVE = Setting(
+    "spark.streaming.backpressure.pid.derived",
+    0.0,
+    non_negative,
+    "How strongly the rate answers to the change of the difference. Noise is amplified: mostly 0.",
+)
+PID_MIN_RATE_PER_S = Setting(
+    "spark.streaming.backpressure.pid.minRate",
+    100.0,
+    positive,
+    "No estimate is below this many records per second.",
+)
+
+# -- receivers -------------------------------------------------------------------------------------
+
+RECEIVER_MAX_RATE: Setting[int | None] = Setting(
+    "spark.streaming.receiver.maxRate",
+    None,
+    records_per_s,
+    "The most records per second of one receiver, and with backpressure of any input. Default, 0 or "
+    "less: no limit.",
+)
+BLOCK_INTERVAL_MS = Setting(
+    "spark.streaming.blockInterval",
+    200,
+    lambda text: positive_time_ms(text, bare_unit="ms"),
+    "A receiver cuts what it has stored into a block every so often. A bare number is milliseconds.",
+)
+BLOCK_QUEUE_SIZE = Setting(
+    "spark.streaming.blockQueueSize",
+    10,
+    positive_int,
+    "So many blocks of a receiver may wait to be stored before the receiver itself has to wait.",
+)
+BLOCK_STORE_TIMEOUT_MS = Setting(
+    "spark.streaming.receiver.blockStoreTimeout",
+    30_000,
+    positive_time_ms,
+    "How long storing one block may take. A bare number is seconds.",
+)
+RECEIVER_WAL_ENABLE: Setting[bool | None] = Setting(
+    "spark.streaming.receiver.writeAheadLog.enable",
+    None,
+    boolean,
+    "Write blocks to a log before they count as received. Default: true for a stream with a "
+    "checkpoint directory, else false.",
+)
+RECEIVER_WAL_ROLLING_INTERVAL_S = Setting(
+    "spark.streaming.receiver.writeAheadLog.rollingIntervalSecs",
+    60,
+    positive_int,
+    "A new file of the write-ahead log is begun after so many seconds.",
+)
+RECEIVER_WAL_MAX_FAILURES = Setting(
+    "spark.streaming.receiver.writeAheadLog.maxFailures",
+    3,
+    positive_int,
+    "How often a write to the write-ahead log is tried before the block is given up.",
+)
+
+# -- dynamic allocation ----------------------------------------------------------------------------
+
+DYNAMIC_ALLOCATION_ENABLED = Setting(
+    "spark.streaming.dynamicAllocation.enabled",
+    False,
+    boolean,
+    "Ask for executors and give them back by how long batches take.",
+)
+DYNAMIC_ALLOCATION_MIN_EXECUTORS: Setting[int | None] = Setting(
+    "spark.streaming.dynamicAllocation.minExecutors",
+    None,
+    positive_int,
+    "Never fewer executors. Default: one for each receiver, and at least 1.",
+)
+DYNAMIC_ALLOCATION_MAX_EXECUTORS: Setting[int | None] = Setting(
+    "spark.streaming.dynamicAllocation.maxExecutors",
+    None,
+    positive_int,
+    "Never more executors. Default: no limit.",
+)
+DYNAMIC_ALLOCATION_SCALING_INTERVAL_MS = Setting(
+    "spark.streaming.dynamicAllocation.scalingInterval",
+    60_000,
+    positive_time_ms,
+    "How often the number of executors is looked at. A bare number is seconds.",
+)
+DYNAMIC_ALLOCATION_SCALING_UP_RATIO = Setting(
+    "spark.streaming.dynamicAllocation.scalingUpRatio",
+    0.9,
+    positive,
+    "Ask for executors when the mean processing time is above this part of the batch interval.",
+)
+DYNAMIC_ALLOCATION_SCALING_DOWN_RATIO = Setting(
+    "spark.streaming.dynamicAllocation.scalingDownRatio",
+    0.3,
+    positive,
+    "Give an executor back when the mean processing time is below this part of the batch interval.",
+)
+
 ALL_SETTINGS: tuple[Setting[Any], ...] = (
     CONCURRENT_JOBS,
     UNPERSIST,
     STOP_GRACEFULLY_ON_SHUTDOWN,
     GRACEFUL_STOP_TIMEOUT_MS,
     FILE_MIN_REMEMBER_MS,
+    BACKPRESSURE_ENABLED,
+    BACKPRESSURE_INITIAL_RATE,
+    RATE_ESTIMATOR,
+    PID_PROPORTIONAL,
+    PID_INTEGRAL,
+    PID_DERIVATIVE,
+    PID_MIN_RATE_PER_S,
+    RECEIVER_MAX_RATE,
+    BLOCK_INTERVAL_MS,
+    BLOCK_QUEUE_SIZE,
+    BLOCK_STORE_TIMEOUT_MS,
+    RECEIVER_WAL_ENABLE,
+    RECEIVER_WAL_ROLLING_INTERVAL_S,
+    RECEIVER_WAL_MAX_FAILURES,
+    DYNAMIC_ALLOCATION_ENABLED,
+    DYNAMIC_ALLOCATION_MIN_EXECUTORS,
+    DYNAMIC_ALLOCATION_MAX_EXECUTORS,
+    DYNAMIC_ALLOCATION_SCALING_INTERVAL_MS,
+    DYNAMIC_ALLOCATION_SCALING_UP_RATIO,
+    DYNAMIC_ALLOCATION_SCALING_DOWN_RATIO,
 )

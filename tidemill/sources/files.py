@@ -27,6 +27,7 @@ from tidemill.sources.file_reader import (
     pack_splits,
 )
 from tidemill.sources.hadoop_directory import lister_for
+from tidemill.sources.record_size import RecordSize
 from tidemill.spark.hadoop_files import text_as_arrow
 
 if TYPE_CHECKING:
@@ -36,6 +37,9 @@ logger = logging.getLogger(__name__)
 
 BEFORE = "before"
 """The log entry with the files that were there before the stream."""
+
+RECORD_SIZE = "record-size"
+"""The log entry with the bytes that a record has, for a stream that is limited in records."""
 
 CLOCK_MAY_GO_BACK_MS = 2 * 3_600_000
 """So far may the machine's clock be set back without a file being missed or taken twice."""
@@ -52,6 +56,9 @@ class FileSource(Source):
 
     What is found is put at the end of a log, whose positions are the offsets. So how far a batch can
     reach depends on nothing but the log, and a plan that was given up can be made again.
+
+    A limit in records is one in bytes, by the size that records had in the batches before
+    (:class:`RecordSize`). Until the first has been read a record is taken to have ``record_bytes``.
     """
 
     def __init__(
@@ -59,6 +66,7 @@ class FileSource(Source):
         spark_context: SparkContext,
         lister: DirectoryLister,
         remember_ms: int,
+        record_bytes: int = 1,
     ) -> None:
         self._sc = spark_context
         self._lister = lister
@@ -73,6 +81,8 @@ class FileSource(Source):
         self._runtime: SourceRuntime | None = None
         self._report = spark_context.accumulator(ReadReport(), ReportParam())
         self._reported_problems: set[str] = set()
+        self._record_size = RecordSize(record_bytes)
+        self._logged_record_bytes: float | None = None
 
     def defined(self, time_ms: int) -> None:
         oldest_ms = time_ms - self._remember_ms - CLOCK_MAY_GO_BACK_MS
@@ -88,6 +98,9 @@ class FileSource(Source):
             runtime.log.put(BEFORE, map(list, self._seen.items()))
             return
         self._seen = dict(entries[BEFORE])
+        if RECORD_SIZE in entries:
+            (self._logged_record_bytes,) = entries[RECORD_SIZE]
+            self._record_size = RecordSize(self._logged_record_bytes)
         for name, values in entries.items():
             if name.isdigit():
                 files = [FoundFile(**value) for value in values]
@@ -104,15 +117,33 @@ class FileSource(Source):
 
     def latest_offset(self, start: Offset, limit: AdmissionLimit, time_ms: int) -> Offset:
         self._discover(time_ms)
+        max_bytes = self._max_bytes(limit)
         end, size = start, 0
         while end < self._log_end:
             size += self._log[end].size
             too_many = limit.max_files is not None and end - start >= limit.max_files
-            too_large = limit.max_bytes is not None and size > limit.max_bytes
+            too_large = max_bytes is not None and size > max_bytes
             if end > start and (too_many or too_large):
                 break
             end += 1
         return end
+
+    def _max_bytes(self, limit: AdmissionLimit) -> int | None:
+        if limit.max_records is None:
+            return limit.max_bytes
+        self._log_record_size()
+        max_bytes = self._record_size.bytes_of(limit.max_records)
+        return max_bytes if limit.max_bytes is None else min(max_bytes, limit.max_bytes)
+
+    def _log_record_size(self) -> None:
+        """Without it a stream that goes on with its rate would not know what that means in bytes."""
+        size, known = self._record_size, self._logged_record_bytes
+        if self._runtime is None or self._runtime.log is None or not size.is_known:
+            return
+        if known is None or size.differs_from(known):
+            record_bytes = size.bytes_per_record
+            self._runtime.log.put(RECORD_SIZE, [record_bytes])
+            self._logged_record_bytes = record_bytes
 
     def _discover(self, time_ms: int) -> None:
         """Put files that have become visible into the log. They stay there, however long a limit
@@ -155,7 +186,10 @@ class FileSource(Source):
 
     def records_read(self, range_: OffsetRange) -> int | None:
         self._log_problems()
-        return self._report.value.records_of({file.path for file in self._files(range_)})
+        files = self._files(range_)
+        records = self._report.value.records_of({file.path for file in files})
+        self._record_size.learn(records, sum(file.size for file in files))
+        return records
 
     def commit(self, end: Offset) -> None:
         self._log_problems()
@@ -266,7 +300,7 @@ class BinaryRecordsSource(FileSource):
         remember_ms: int,
         record_length: int,
     ) -> None:
-        super().__init__(spark_context, lister, remember_ms)
+        super().__init__(spark_context, lister, remember_ms, record_length)
         self._record_length = record_length
 
     def _read_files(self, files: list[FoundFile]) -> RDD[bytes]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from tidemill.batches.batch import Batch
 from tidemill.batches.durable import DurableBatches
 from tidemill.batches.planner import BatchPlanner, PlannedSource
+from tidemill.batches.rate_controller import rate_controllers
 from tidemill.common.clock import Clock
 from tidemill.common.event_loop import EventLoop
 from tidemill.common.recurring_timer import RecurringTimer
@@ -67,13 +68,25 @@ class JobGenerator:
         self._scheduler = scheduler
         self._clock = clock
         self._durable = durable
+        # By source id; empty unless backpressure is on.
+        self.rate_controllers = rate_controllers(
+            graph.spark_context.getConf(),
+            graph.batch_ms,
+            [node.source_id for node in graph.inputs],
+        )
         self._planner = BatchPlanner(
             {
-                node.source_id: PlannedSource(node.operator_id, node.source, node.limit)
+                node.source_id: PlannedSource(
+                    node.operator_id,
+                    node.source,
+                    node.limit,
+                    self.rate_controllers.get(node.source_id),
+                )
                 for node in graph.inputs
             },
             clock,
             None if durable is None else durable.storage,
+            graph.batch_ms,
         )
         # Batches whose ranges may still be read, by a window or a slice: oldest first.
         self._uncommitted: deque[Batch] = deque()

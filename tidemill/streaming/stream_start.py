@@ -28,6 +28,7 @@ from tidemill.state.operators import StateOperators
 from tidemill.state.partition_state import OperatorState
 from tidemill.streaming.job_scheduler import JobScheduler
 from tidemill.streaming.program import Recovered, header_of, name_operators, pickle_graph
+from tidemill.streaming.rate_feed import RateFeed
 from tidemill.streaming.state_maintenance import StateMaintenance
 from tidemill.streaming.stateful_node import StatefulNode
 from tidemill.streaming.upgrade import Renames, carry_over
@@ -76,6 +77,8 @@ class StreamStart:
                     self._refuse_used_directory(self._durable)
                 self._prepare_rdd_checkpoints(self._durable, directory)
             scheduler = JobScheduler(self._graph, self._clock, bus, on_error, self._durable)
+            if scheduler.generator.rate_controllers:
+                bus.add_listener(RateFeed(scheduler.generator.rate_controllers))
             scheduler.start()
             if self._durable is not None:
                 self._durable.keep_ownership(scheduler.lose_ownership)

@@ -1,0 +1,124 @@
+"""The rate of one input: learned from its batches, obeyed by the next ones."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from tidemill.batches.batch import UNLIMITED, AdmissionLimit
+from tidemill.batches.rate_estimator import RateEstimator, rate_estimator
+from tidemill.common.config import (
+    BACKPRESSURE_ENABLED,
+    BACKPRESSURE_INITIAL_RATE,
+    RECEIVER_MAX_RATE,
+    Conf,
+)
+
+
+def _nobody(rate_per_s: float) -> None:
+    pass
+
+
+class RateController:
+    """Keeps the latest rate of one input, in records per second.
+
+    A source that is pulled from asks for its :meth:`limit` when a batch is planned. One that is pushed to
+    sets :attr:`publish`, which is called with each new rate, on the thread that found it.
+
+    Safe for threads: batches end on one, and are planned on another.
+    """
+
+    def __init__(
+        self,
+        estimator: RateEstimator,
+        max_rate_per_s: float | None = None,
+        initial_rate_per_s: float | None = None,
+        publish: Callable[[float], None] = _nobody,
+    ) -> None:
+        self._estimator = estimator
+        self._max_rate_per_s = max_rate_per_s
+        self._initial_rate_per_s = initial_rate_per_s
+        self.publish = publish
+        self._rate_per_s: float | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def rate_per_s(self) -> float | None:
+        """The latest estimate, never above the maximum. None until there is one."""
+        return self._rate_per_s
+
+    @property
+    def bound_per_s(self) -> float | None:
+        """What holds now: the estimate, or before the first one the initial rate, or the maximum."""
+        rate_per_s = self._rate_per_s
+        if rate_per_s is not None:
+            return rate_per_s
+        if self._initial_rate_per_s is not None:
+            return self._at_most_max(self._initial_rate_per_s)
+        return self._max_rate_per_s
+
+    def on_batch(
+        self, processing_end_ms: int, records: int, processing_ms: int, scheduling_ms: int
+    ) -> None:
+        """A batch has been processed, and had so many records of this input."""
+        with self._lock:
+            estimate = self._estimator.compute(
+                processing_end_ms, records, processing_ms, scheduling_ms
+            )
+            changed = estimate is not None and self._set(estimate)
+        if changed:
+            self._publish()
+
+    def restore(self, rate_per_s: float) -> None:
+        """Go on with the rate of an earlier run: it bounds the next batch, and the next estimate begins
+        from it. Called before the first batch.
+        """
+        with self._lock:
+            changed = self._set(self._estimator.start_from(self._at_most_max(rate_per_s)))
+        if changed:
+            self._publish()
+
+    def limit(self, batch_interval_ms: int, static: AdmissionLimit = UNLIMITED) -> AdmissionLimit:
+        """How much a batch may take: what the rate lets through in one interval, at least one record,
+        and never more than ``static`` allows.
+        """
+        bound_per_s = self.bound_per_s
+        if bound_per_s is None:
+            return static
+        # records/s * ms / (ms/s) = records
+        records = max(1, int(bound_per_s * batch_interval_ms / 1000))
+        if static.max_records is not None:
+            records = min(records, static.max_records)
+        return replace(static, max_records=records)
+
+    def _at_most_max(self, rate_per_s: float) -> float:
+        if self._max_rate_per_s is None:
+            return rate_per_s
+        return min(rate_per_s, self._max_rate_per_s)
+
+    def _set(self, estimate_per_s: float) -> bool:
+        """True if the rate is now another one."""
+        before, self._rate_per_s = self._rate_per_s, self._at_most_max(estimate_per_s)
+        return self._rate_per_s != before
+
+    def _publish(self) -> None:
+        # Without the lock: whoever is called may take a while, or ask for the limit.
+        if self._rate_per_s is not None:
+            self.publish(self._rate_per_s)
+
+
+def rate_controllers(
+    conf: Conf, batch_interval_ms: int, source_ids: Iterable[int]
+) -> dict[int, RateController]:
+    """A controller for each input, or none at all where backpressure is off."""
+    if not BACKPRESSURE_ENABLED.read(conf):
+        return {}
+    max_rate_per_s = RECEIVER_MAX_RATE.read(conf)
+    initial_rate_per_s = BACKPRESSURE_INITIAL_RATE.read(conf)
+    return {
+        source_id: RateController(
+            rate_estimator(conf, batch_interval_ms), max_rate_per_s, initial_rate_per_s
+        )
+        for source_id in source_ids
+    }
