@@ -9,6 +9,8 @@
     ├── UnsupportedError        a PySpark name that Tidemill has, with a behaviour it lacks
     ├── BatchError              a batch failed; carries the batch's time and the user's traceback
     ├── StopTimeoutError        something did not stop within its deadline
+    ├── ReceiverError           a receiver, or what it has stored
+    │   └── BlockLostError          a block that a batch needs is nowhere any more
     └── CheckpointError         a checkpoint directory; carries the directory
         ├── CheckpointInUseError    another driver runs on it; carries the holder
         ├── OwnershipLostError      another driver has taken it over: nothing can be written any more
@@ -48,6 +50,14 @@ class UnsupportedError(TidemillError, NotImplementedError):
 
 class StopTimeoutError(TidemillError, TimeoutError):
     """Something that was asked to stop is still running after its deadline."""
+
+
+class ReceiverError(TidemillError):
+    """A receiver cannot go on, or what it was given cannot be stored."""
+
+
+class BlockLostError(ReceiverError):
+    """A block that a batch needs is nowhere any more; the message says where it was looked for."""
 
 
 class BatchError(TidemillError):

@@ -93,6 +93,8 @@ class BatchPlanner:
                     batches.clear()  # a source has forgotten it: nothing needs it any more
             self._ends = ends
             self._next_id = batch_id + 1
+        for source_id, planned in self._sources.items():
+            planned.source.resumed(self._ends[source_id])
         if logged.last_planned is not None:
             self._restore_rates(logged.offsets[logged.last_planned])
         return batches

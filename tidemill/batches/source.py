@@ -47,6 +47,9 @@ class Source(ABC):
     def initial_offset(self) -> Offset:
         """Where a stream that has never run begins. Called after :meth:`start`."""
 
+    def resumed(self, start: Offset) -> None:
+        """An earlier run of the stream has planned everything before ``start``. Called after :meth:`start`."""
+
     @abstractmethod
     def latest_offset(self, start: Offset, limit: AdmissionLimit, time_ms: int) -> Offset:
         """How far a batch that begins at ``start`` can reach at ``time_ms`` within ``limit``.

@@ -54,6 +54,19 @@ def positive_int(text: str) -> int:
     return int(text)
 
 
+_SIZES = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+
+
+def size_bytes(text: str) -> int:
+    """Spark's sizes: ``512k``, ``64m``, ``2g``; a bare number is in bytes."""
+    digits = text.rstrip("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
+    unit = text[len(digits) :].lower()
+    unit = unit if unit in _SIZES else unit.removesuffix("b")
+    if not digits.isascii() or not digits.isdigit() or unit not in _SIZES:
+        raise ValueError("expected a size such as 512k, 64m or 2g")
+    return int(digits) * _SIZES[unit]
+
+
 def records_per_s(text: str) -> int | None:
     """A rate in whole records per second. 0 and negative numbers mean no limit, as in Spark."""
     digits = text.removeprefix("-")
@@ -246,6 +259,25 @@ RECEIVER_WAL_MAX_FAILURES = Setting(
     "How often a write to the write-ahead log is tried before the block is given up.",
 )
 
+RECEIVER_RESTART_DELAY_MS = Setting(
+    "spark.streaming.receiverRestartDelay",
+    2000,
+    lambda text: time_ms(text, bare_unit="ms"),
+    "How long a receiver that restarts itself waits. A bare number is milliseconds.",
+)
+RECEIVER_MEMORY = Setting(
+    "spark.tidemill.receiver.memory",
+    256 << 20,
+    size_bytes,
+    "Blocks of one executor that are kept in memory (/dev/shm); more goes to its local disk.",
+)
+RECEIVER_MAX_HELD = Setting(
+    "spark.tidemill.receiver.maxHeld",
+    4 << 30,
+    size_bytes,
+    "A receiver waits while so much of what it has received is not processed yet.",
+)
+
 # -- dynamic allocation ----------------------------------------------------------------------------
 
 DYNAMIC_ALLOCATION_ENABLED = Setting(
@@ -305,6 +337,9 @@ ALL_SETTINGS: tuple[Setting[Any], ...] = (
     RECEIVER_WAL_ENABLE,
     RECEIVER_WAL_ROLLING_INTERVAL_S,
     RECEIVER_WAL_MAX_FAILURES,
+    RECEIVER_RESTART_DELAY_MS,
+    RECEIVER_MEMORY,
+    RECEIVER_MAX_HELD,
     DYNAMIC_ALLOCATION_ENABLED,
     DYNAMIC_ALLOCATION_MIN_EXECUTORS,
     DYNAMIC_ALLOCATION_MAX_EXECUTORS,

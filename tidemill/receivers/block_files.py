@@ -8,6 +8,7 @@ Nothing here is durable: that is what the write-ahead log is for.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import threading
 from collections.abc import Iterable
@@ -18,6 +19,7 @@ import pyarrow as pa
 from pyspark import StorageLevel
 
 SHARED_MEMORY = "/dev/shm"
+FOLDER_NAME = re.compile(r"tidemill-blocks-(\d+)-")
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,26 @@ def block_folders(name: str, local_directory: str, memory_bytes: int) -> BlockFo
     except OSError:
         memory, memory_bytes = None, 0
     return BlockFolders(memory, os.path.join(local_directory, name), memory_bytes)
+
+
+def sweep(local_directory: str) -> None:
+    """Delete what processes have left that were killed: their pid is in the name of their folder."""
+    for parent in (SHARED_MEMORY, local_directory):
+        with suppress(OSError):
+            for name in os.listdir(parent):
+                match = FOLDER_NAME.match(name)
+                if match and not is_alive(int(match[1])):
+                    shutil.rmtree(os.path.join(parent, name), ignore_errors=True)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
 
 
 class BlockFiles:

@@ -13,7 +13,7 @@ import pyarrow as pa
 from tidemill.checkpoint.storage import open_storage
 from tidemill.checkpoint.write_ahead_log import read_record
 from tidemill.common.rpc import Endpoint, RpcClient
-from tidemill.errors import CheckpointError, RpcError, TidemillError
+from tidemill.errors import BlockLostError, CheckpointError, RpcError
 from tidemill.receivers.block_files import map_block
 from tidemill.receivers.block_format import decode
 from tidemill.receivers.blocks import BlockInfo, BlockPlace
@@ -22,10 +22,6 @@ from tidemill.spark.worker import tune_worker
 logger = logging.getLogger(__name__)
 
 _clients: dict[str, RpcClient] = {}
-
-
-class BlockLostError(TidemillError):
-    """A block that a batch needs is nowhere any more."""
 
 
 @dataclass(frozen=True)

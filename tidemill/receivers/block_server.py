@@ -19,7 +19,13 @@ import pyarrow as pa
 from tidemill.common.clock import SystemClock
 from tidemill.common.rpc import RpcServer
 from tidemill.errors import ReceiverError
-from tidemill.receivers.block_files import BlockFiles, BlockFolders, map_block, write_block
+from tidemill.receivers.block_files import (
+    BlockFiles,
+    BlockFolders,
+    is_alive,
+    map_block,
+    write_block,
+)
 from tidemill.receivers.messages import CleanupOldBlocks, Done, decode
 
 LOOK_MS = 1000
@@ -94,16 +100,6 @@ def executor_pid() -> int:
     """The JVM that this worker belongs to: the parent of PySpark's daemon, which is its own parent."""
     with open(f"/proc/{os.getppid()}/stat") as stat:
         return int(stat.read().rpartition(")")[2].split()[1])
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True
 
 
 def main() -> None:

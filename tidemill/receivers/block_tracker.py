@@ -25,7 +25,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tidemill.batches.batch import AdmissionLimit
 from tidemill.checkpoint.storage import Storage
 from tidemill.checkpoint.write_ahead_log import LogWriter, replay, segments
 from tidemill.common.clock import Clock
@@ -122,20 +121,6 @@ class BlockTracker:
         """The number that the next block of a stream will get."""
         with self._lock:
             return self._stream(stream).end
-
-    def admit(self, stream: str, start: int, limit: AdmissionLimit) -> int:
-        """How far a batch that begins at ``start`` may reach: whole blocks, and at least one."""
-        with self._lock:
-            blocks = self._between(stream, start, self._stream(stream).end)
-        records = size = 0
-        for count, block in enumerate(blocks):
-            records += block.records
-            size += block.bytes
-            too_many = limit.max_records is not None and records > limit.max_records
-            too_much = limit.max_bytes is not None and size > limit.max_bytes
-            if count and (too_many or too_much):
-                return start + count
-        return start + len(blocks)
 
     def blocks(self, stream: str, start: int, end: int) -> list[BlockInfo]:
         """The blocks with the numbers in ``[start, end)``. ``LookupError`` if they have been forgotten."""

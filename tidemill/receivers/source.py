@@ -80,7 +80,8 @@ class ReceiverSource(Source):
         return self._blocks.known(self._name)
 
     def latest_offset(self, start: Offset, limit: AdmissionLimit, time_ms: int) -> Offset:
-        self._planned = self._blocks.admit(self._name, start, limit)
+        # All that has been taken over: what comes in is limited where it comes in, by the receiver.
+        self._planned = self._blocks.end(self._name)
         return self._planned
 
     def size(self, range_: OffsetRange) -> RangeSize:

@@ -37,6 +37,10 @@ class SparkExecutors:
                 found.append(ExecutorInfo(executor_id, host, int(summary.totalCores())))
         return found
 
+    def is_local(self) -> bool:
+        """True if everything runs in the driver's own JVM."""
+        return bool(self._context().isLocal())
+
     def request_total(self, n: int) -> bool:
         """Ask for ``n`` executors in all, which will come later. False if the cluster has refused."""
         jvm: Any = self._sc._jvm

@@ -258,6 +258,7 @@ class StreamingContext(InputStreams):
         if gracefully:
             timeout_ms = GRACEFUL_STOP_TIMEOUT_MS.read(self._sc.getConf())
             timeout_s = (10 * self._graph.batch_ms if timeout_ms is None else timeout_ms) / 1000
+            self._finish_receiving(timeout_s)
             if not self._scheduler.finish_batches(timeout_s):
                 logger.warning(
                     "batches are still unfinished after %s s of graceful stop: they are cancelled "
@@ -270,6 +271,17 @@ class StreamingContext(InputStreams):
         with StreamingContext._activation_lock:
             if StreamingContext._activeContext is self:
                 StreamingContext._activeContext = None
+
+    def _finish_receiving(self, timeout_s: float) -> None:
+        """End the receivers, and let batches begin until one has had the last of what they stored."""
+        receivers = self._start.receivers
+        if receivers is None:
+            return
+        assert self._scheduler is not None
+        if not receivers.stop_receiving(timeout_s):
+            logger.warning("receivers are still running after %s s of graceful stop", timeout_s)
+        if not self._scheduler.wait_until_planned(lambda: receivers.has_unplanned, timeout_s):
+            logger.warning("what was received last has not been planned after %s s", timeout_s)
 
     def _stop_on_shutdown(self) -> None:
         wanted = STOP_GRACEFULLY_ON_SHUTDOWN.read(self._sc.getConf())

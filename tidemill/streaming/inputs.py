@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast
 
 from pyspark import RDD, SparkContext, StorageLevel
 
 from tidemill.batches.batch import UNLIMITED
 from tidemill.batches.source import Source
 from tidemill.common.config import FILE_MIN_REMEMBER_MS
-from tidemill.errors import GraphError, UnsupportedError
+from tidemill.errors import GraphError
+from tidemill.receivers.receiver import Receiver
+from tidemill.receivers.socket_receiver import RawSocketReceiver, SocketReceiver
+from tidemill.receivers.source import ReceiverReader
 from tidemill.sources.files import DirectoryReader
 from tidemill.sources.hadoop_directory import absolute_directory
 from tidemill.sources.queue import QueueReader, QueueSource, queue_entry
@@ -69,11 +72,40 @@ class InputStreams:
         port: int,
         storageLevel: StorageLevel = StorageLevel.MEMORY_AND_DISK_2,
     ) -> DStream[str]:
-        """Lines from a TCP connection."""
-        raise UnsupportedError(
-            "socketTextStream needs receivers, which this version of Tidemill does not have yet: "
-            "write what arrives at the socket into files and read them with textFileStream"
-        )
+        """The lines that a TCP server sends: UTF-8, ended by ``\\n``, ``\\r\\n`` or ``\\r``.
+
+        A connection that ends or cannot be made is tried again.
+        """
+        return self.receiverStream(SocketReceiver(hostname, port, storageLevel=storageLevel))
+
+    def socketStream(
+        self,
+        hostname: str,
+        port: int,
+        converter: Callable[[BinaryIO], Iterable[T]],
+        storageLevel: StorageLevel = StorageLevel.MEMORY_AND_DISK_2,
+    ) -> DStream[T]:
+        """What ``converter`` makes of the bytes that a TCP server sends: it gets them as a file."""
+        if not callable(converter):
+            raise GraphError(f"the converter of socketStream must be a function, not {converter!r}")
+        return self.receiverStream(SocketReceiver(hostname, port, converter, storageLevel))
+
+    def rawSocketStream(
+        self,
+        hostname: str,
+        port: int,
+        storageLevel: StorageLevel = StorageLevel.MEMORY_AND_DISK_2,
+    ) -> DStream[bytes]:
+        """Byte strings that a TCP server sends, each after its length in four bytes, big-endian."""
+        return self.receiverStream(RawSocketReceiver(hostname, port, storageLevel))
+
+    def receiverStream(self, receiver: Receiver) -> DStream[Any]:
+        """What a receiver of your own stores: an instance of a subclass of ``Receiver``."""
+        if not isinstance(receiver, Receiver):
+            raise GraphError(
+                f"receiverStream needs an instance of a subclass of Receiver, not {receiver!r:.100}"
+            )
+        return self._input(ReceiverReader(receiver))
 
     def _directory_reader(
         self, directory: str, record_length: int | None = None

@@ -119,6 +119,13 @@ class JobScheduler:
             )
         return done and self.generator.drain(timeout_s) and self._bus.wait_until_empty(timeout_s)
 
+    def wait_until_planned(self, is_left: Callable[[], bool], timeout_s: float) -> bool:
+        """Wait for as many batch times as it takes until nothing ``is_left``. False if too slow."""
+        with self._job_sets_changed:
+            return self._job_sets_changed.wait_for(
+                lambda: self.is_halted or not is_left(), timeout_s
+            )
+
     def stop(self, timeout_s: float = 2.0) -> None:
         """Begin no other job, end the running ones, and stop all threads. Idempotent."""
         self._stopping.set()

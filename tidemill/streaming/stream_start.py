@@ -6,7 +6,7 @@ The start of a new stream with a checkpoint directory, and what is durable after
 2. the directory is checked and taken (``owner``);
 3. sources note what was there before the stream (``sources/``), operators their initial state (``state/``);
 4. the program is written (``program``): from now on the stream exists and would be recovered;
-5. batches begin.
+5. receivers start, and batches begin.
 
 A driver that dies before 4 leaves nothing that the next start would go on with. A recovered stream
 skips 1, 3 and 4; an upgraded one does 4 at the end of 3, in one write.
@@ -29,6 +29,7 @@ from tidemill.state.partition_state import OperatorState
 from tidemill.streaming.job_scheduler import JobScheduler
 from tidemill.streaming.program import Recovered, header_of, name_operators, pickle_graph
 from tidemill.streaming.rate_feed import RateFeed
+from tidemill.streaming.receiver_streams import StreamReceivers, receiver_sources
 from tidemill.streaming.state_maintenance import StateMaintenance
 from tidemill.streaming.stateful_node import StatefulNode
 from tidemill.streaming.upgrade import Renames, carry_over
@@ -52,6 +53,7 @@ class StreamStart:
         self._renames: Renames = {}
         self._durable: DurableBatches | None = None
         self._maintenance: StateMaintenance | None = None
+        self.receivers: StreamReceivers | None = None
 
     def upgrade(self, header: ProgramHeader, renames: Mapping[str, str | None]) -> None:
         self._upgraded_from = header
@@ -76,6 +78,8 @@ class StreamStart:
                 if self._recovered is None:
                     self._refuse_used_directory(self._durable)
                 self._prepare_rdd_checkpoints(self._durable, directory)
+            if receiver_sources(self._graph):
+                self.receivers = StreamReceivers(self._graph, self._clock, bus, self._durable)
             scheduler = JobScheduler(self._graph, self._clock, bus, on_error, self._durable)
             if scheduler.generator.rate_controllers:
                 bus.add_listener(RateFeed(scheduler.generator.rate_controllers))
@@ -92,7 +96,10 @@ class StreamStart:
                 fault_point("start.before-program")
                 write_program(self._durable.storage, header_of(self._graph, retired), pickled)  # 4
                 fault_point("start.after-program")
-            scheduler.generator.start()  # 5
+            if self.receivers is not None:  # 5
+                conf = self._graph.spark_context.getConf()
+                self.receivers.start(scheduler.generator.rate_controllers, conf)
+            scheduler.generator.start()
             return scheduler
         except BaseException:
             if scheduler is not None:
@@ -157,6 +164,8 @@ class StreamStart:
 
     def close(self) -> None:
         """Give the directory back. Idempotent."""
+        if self.receivers is not None:
+            self.receivers.close()
         if self._maintenance is not None:
             self._maintenance.stop()
         if self._durable is not None:

@@ -1,0 +1,202 @@
+"""The receivers of a stream, from its start to its stop."""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+import uuid
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from tidemill.batches.rate_controller import RateController
+from tidemill.common.clock import Clock
+from tidemill.common.config import (
+    BACKPRESSURE_ENABLED,
+    BACKPRESSURE_INITIAL_RATE,
+    BLOCK_INTERVAL_MS,
+    BLOCK_QUEUE_SIZE,
+    RECEIVER_MAX_HELD,
+    RECEIVER_MAX_RATE,
+    RECEIVER_MEMORY,
+    RECEIVER_RESTART_DELAY_MS,
+    RECEIVER_WAL_ENABLE,
+    RECEIVER_WAL_MAX_FAILURES,
+    RECEIVER_WAL_ROLLING_INTERVAL_S,
+)
+from tidemill.progress.listener_bus import ListenerBus
+from tidemill.receivers.block_files import BlockFiles, BlockFolders, block_folders, sweep
+from tidemill.receivers.receiver_task import LOOPBACK, ExecutorSetup
+from tidemill.receivers.source import ReceiverSource
+from tidemill.receivers.supervisor import SupervisorSettings
+from tidemill.spark.executors import SparkExecutors, task_slots
+
+if TYPE_CHECKING:
+    from tidemill.batches.durable import DurableBatches
+    from tidemill.streaming.graph import DStreamGraph
+
+logger = logging.getLogger(__name__)
+
+
+class StreamReceivers:
+    """Puts the tracker of a stream's receivers together, and takes it apart.
+
+    The order of the start: the blocks of an earlier run are known before the planner asks for them; receivers
+    start when the stream has been written down, just before its batches begin.
+    """
+
+    def __init__(
+        self,
+        graph: DStreamGraph,
+        clock: Clock,
+        bus: ListenerBus,
+        durable: DurableBatches | None,
+    ) -> None:
+        # gRPC is imported by those who need it: a program without receivers does not.
+        from tidemill.common.rpc import RpcServer
+        from tidemill.receivers.block_cleaner import BlockCleaner
+        from tidemill.receivers.block_reader import BlockReader
+        from tidemill.receivers.block_tracker import BlockTracker
+        from tidemill.receivers.executor_calls import ExecutorCalls
+        from tidemill.receivers.receiver_jobs import ReceiverJobs
+        from tidemill.receivers.tracker import (
+            ReceiverInput,
+            ReceiverTracker,
+            new_secret,
+            require_cores,
+        )
+
+        sc = graph.spark_context
+        self.sources = receiver_sources(graph)
+        require_cores(len(self.sources), task_slots(sc), str(sc.master))
+        directory = graph.checkpoint_directory
+        secret = new_secret()
+        is_local = bool(SparkExecutors(sc).is_local())
+        self._folders = _driver_folders(RECEIVER_MEMORY.read(sc.getConf())) if is_local else None
+        names = {
+            node.source_id: node.operator_id
+            for node in graph.inputs
+            if isinstance(node.source, ReceiverSource)
+        }
+        storage = None if durable is None else durable.storage
+        self._blocks = BlockTracker(storage, clock)
+        calls = ExecutorCalls(secret)
+        cleaner = BlockCleaner(
+            calls, None if self._folders is None else BlockFiles(self._folders), storage
+        )
+        cleaner.restore(self._blocks.all_blocks(), names.values())
+        # The tracker answers calls, and its address is part of what its jobs carry.
+        handlers: dict[str, Any] = {}
+        conf = sc.getConf()
+        host = LOOPBACK if is_local else str(conf.get("spark.driver.bindAddress") or _host(conf))
+        self._server = RpcServer(host, secret, handlers)
+        self._server.start()
+        reached_at = self._server.endpoint
+        if not is_local:
+            reached_at = replace(reached_at, host=_host(conf))
+        setup = ExecutorSetup(
+            uuid.uuid4().hex[:8],
+            str(reached_at),
+            secret,
+            self._folders,
+            RECEIVER_MEMORY.read(conf),
+            directory if self._keeps_log(conf, directory) else None,
+            RECEIVER_WAL_ROLLING_INTERVAL_S.read(conf) * 1000,
+            RECEIVER_MAX_RATE.read(conf),
+            SupervisorSettings(
+                BLOCK_INTERVAL_MS.read(conf),
+                BLOCK_QUEUE_SIZE.read(conf),
+                RECEIVER_RESTART_DELAY_MS.read(conf),
+                RECEIVER_WAL_MAX_FAILURES.read(conf),
+                RECEIVER_MAX_HELD.read(conf),
+            ),
+        )
+        self.tracker = ReceiverTracker(
+            [
+                ReceiverInput(stream_id, names[stream_id], source.receiver)
+                for stream_id, source in self.sources.items()
+            ],
+            self._blocks,
+            SparkExecutors(sc),
+            ReceiverJobs(sc, setup),
+            cleaner,
+            calls,
+            bus.post,
+            clock,
+        )
+        handlers.update(self.tracker.handlers())
+        reader = BlockReader(directory, secret)
+        for stream_id, source in self.sources.items():
+            source.bind(names[stream_id], self._blocks, reader, self.tracker.forget)
+
+    def _keeps_log(self, conf: Any, directory: str | None) -> bool:
+        wanted = RECEIVER_WAL_ENABLE.read(conf)
+        if directory is None:
+            if wanted:
+                logger.warning(
+                    "%s is on, but there is no checkpoint directory to keep the log in: what receivers have "
+                    "stored is lost with the executors that have it",
+                    RECEIVER_WAL_ENABLE.key,
+                )
+            return False
+        if wanted is False:
+            logger.warning(
+                "%s is off: what receivers have stored and no batch has processed is lost when the driver "
+                "or the executors that have it die",
+                RECEIVER_WAL_ENABLE.key,
+            )
+        return wanted is not False
+
+    def start(self, controllers: Mapping[int, RateController], conf: Any) -> None:
+        initial = BACKPRESSURE_INITIAL_RATE.read(conf)
+        for stream_id in self.sources:
+            if BACKPRESSURE_ENABLED.read(conf) and initial is not None:
+                self.tracker.update_rate(stream_id, float(initial))
+            controller = controllers.get(stream_id)
+            if controller is not None:
+                controller.publish = _Publish(self, stream_id)
+                if controller.rate_per_s is not None:
+                    self.tracker.update_rate(stream_id, controller.rate_per_s)
+        self.tracker.start()
+
+    def stop_receiving(self, timeout_s: float) -> bool:
+        """End all receivers; what they have stored stays, and can be planned."""
+        return self.tracker.stop_receivers("the stream is being stopped", timeout_s)
+
+    @property
+    def has_unplanned(self) -> bool:
+        return any(source.has_unplanned for source in self.sources.values())
+
+    def close(self) -> None:
+        self.tracker.stop()
+        self._server.stop()
+        if self._folders is not None:
+            self._folders.remove()
+
+
+class _Publish:
+    def __init__(self, receivers: StreamReceivers, stream_id: int) -> None:
+        self._tracker = receivers.tracker
+        self._stream_id = stream_id
+
+    def __call__(self, rate_per_s: float) -> None:
+        self._tracker.update_rate(self._stream_id, rate_per_s)
+
+
+def receiver_sources(graph: DStreamGraph) -> dict[int, ReceiverSource]:
+    return {
+        node.source_id: node.source
+        for node in graph.inputs
+        if isinstance(node.source, ReceiverSource)
+    }
+
+
+def _driver_folders(memory_bytes: int) -> BlockFolders:
+    sweep(tempfile.gettempdir())
+    name = f"tidemill-blocks-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+    return block_folders(name, tempfile.gettempdir(), memory_bytes)
+
+
+def _host(conf: Any) -> str:
+    return str(conf.get("spark.driver.host"))
