@@ -114,13 +114,22 @@ class DamagedCheckpointError(CheckpointError):
     """A file of the checkpoint is missing, damaged, or written by a newer version of Tidemill.
 
     The message names the file, says what was found and what can be done. Nothing has been changed.
+    ``offset`` is the byte of the file from which it cannot be read, where that is known.
     """
 
-    def __init__(self, file: str, finding: str, remedy: str, directory: str = "") -> None:
+    def __init__(
+        self,
+        file: str,
+        finding: str,
+        remedy: str,
+        directory: str = "",
+        offset: int | None = None,
+    ) -> None:
         super().__init__(f"{file}: {finding}. {remedy}", directory)
         self.file = file
         self.finding = finding
         self.remedy = remedy
+        self.offset = offset
 
 
 class NotRecoverableError(CheckpointError):

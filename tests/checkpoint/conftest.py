@@ -9,3 +9,4 @@ import pytest
 def fast_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody pulls the plug in these tests. That files are synced, and when, is asked of the calls."""
     monkeypatch.setattr(os, "fsync", lambda handle: None)
+    monkeypatch.setattr(os, "fdatasync", lambda handle: None)

@@ -24,7 +24,7 @@ from tidemill.checkpoint.ownership import LOCK, Ownership
 from tidemill.checkpoint.storage import Storage, open_storage
 from tidemill.common import fault_points
 from tidemill.common.clock import SystemClock
-from tidemill.errors import CheckpointError
+from tidemill.errors import CheckpointError, IllegalStateError
 
 
 class NoReplacing:
@@ -343,26 +343,110 @@ def test_a_lock_works_between_copies_of_a_storage(
     assert inside == ["first", "second"]
 
 
+def test_a_file_is_read_from_any_offset(storage: Storage) -> None:
+    storage.write("file", b"0123456789")
+    with storage.open_read("file") as file:
+        assert file.seek(0, os.SEEK_END) == 10
+        for offset in (7, 0, 3):
+            file.seek(offset)
+            assert file.read(2) == b"0123456789"[offset : offset + 2]
+
+
+# -- files that grow -------------------------------------------------------------------------------
+
+GROWING = [local, sub, owned]
+growing = pytest.mark.parametrize("kind", GROWING, ids=lambda kind: kind.__name__)
+
+
+def test_a_storage_says_whether_files_can_grow(
+    subject: Subject, request: pytest.FixtureRequest
+) -> None:
+    kind = request.node.callspec.params["subject"]
+    assert subject.storage.can_append is (kind in GROWING)
+    assert subject.storage.under("folder").can_append is (kind in GROWING)
+    if kind not in GROWING:
+        with pytest.raises(NotImplementedError, match="can_append"):
+            subject.storage.open_append("folder/log")
+        assert subject.files() == {}
+
+
+@growing
+def test_a_file_grows_and_is_read_while_it_does(
+    kind: Callable[[Path], Subject], tmp_path: Path
+) -> None:
+    subject = kind(tmp_path)
+    storage = subject.storage
+    appender = storage.open_append("new/folder/log", b"head")
+    assert storage.read("new/folder/log") == b"head"
+    assert appender.append([b"ab", memoryview(b"c")]) == 4
+    assert storage.read("new/folder/log") == b"headabc"
+    assert appender.append([]) == 7
+    assert appender.append([b"", b"d"]) == 7
+    assert appender.append([b"e"] * 3000) == 8
+    appender.close()
+    appender.close()
+    assert subject.files() == {"new/folder/log": b"headabcd" + b"e" * 3000}
+    with pytest.raises(IllegalStateError, match=r"new/folder/log cannot be appended to any more"):
+        appender.append([b"f"])
+
+
+@growing
+def test_a_file_that_is_there_is_not_appended_to(
+    kind: Callable[[Path], Subject], tmp_path: Path
+) -> None:
+    subject = kind(tmp_path)
+    subject.storage.write("log", b"old")
+    with pytest.raises((FileExistsError, CheckpointError), match="File exists"):
+        subject.storage.open_append("log", b"new")
+    assert subject.files() == {"log": b"old"}
+
+
+@growing
+@pytest.mark.parametrize("point", ["log.append", "log.appended"])
+def test_after_an_append_that_failed_there_is_no_other(
+    kind: Callable[[Path], Subject],
+    tmp_path: Path,
+    point: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    subject = kind(tmp_path)
+    appender = subject.storage.open_append("log")
+    appender.append([b"before"])
+    monkeypatch.setenv(fault_points.COUNTERS, str(tmp_path_factory.mktemp("faults")))
+    monkeypatch.setattr(fault_points, "_plan", fault_points.parse_plan(f"{point}@1=enospc"))
+    with pytest.raises((OSError, CheckpointError), match="No space left on device"):
+        appender.append([b"lost"])
+    with pytest.raises(IllegalStateError):
+        appender.append([b"after"])
+    appender.close()
+    assert subject.files() == {"log": b"before"}
+
+
 # -- files of the operating system -----------------------------------------------------------------
 
 
 @pytest.fixture
 def events(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
-    """What is asked of the disk: ``fsync`` of what with which content, ``rename`` of what to what."""
+    """What is asked of the disk: which sync of what with which content, ``rename`` of what to what."""
     seen: list[tuple[str, ...]] = []
     fsync, replace = os.fsync, os.replace
 
-    def recorded_fsync(handle: int) -> None:
-        path = os.readlink(f"/proc/self/fd/{handle}")
-        content = "folder" if os.path.isdir(path) else Path(path).read_text()
-        seen.append(("fsync", path, content))
-        fsync(handle)
+    def recorded(call: str) -> Callable[[int], None]:
+        def sync(handle: int) -> None:
+            path = os.readlink(f"/proc/self/fd/{handle}")
+            content = "folder" if os.path.isdir(path) else Path(path).read_text()
+            seen.append((call, path, content))
+            fsync(handle)
+
+        return sync
 
     def recorded_replace(source: str, target: str) -> None:
         seen.append(("rename", source, target))
         replace(source, target)
 
-    monkeypatch.setattr(os, "fsync", recorded_fsync)
+    monkeypatch.setattr(os, "fsync", recorded("fsync"))
+    monkeypatch.setattr(os, "fdatasync", recorded("fdatasync"))
     monkeypatch.setattr(os, "replace", recorded_replace)
     return seen
 
@@ -389,6 +473,22 @@ def test_a_new_folder_is_durable_before_a_file_in_it(
     assert kinds[:3] == above
     assert [kind for kind, _ in kinds[3:]] == ["fsync", "rename", "fsync"]
     assert kinds[-1] == ("fsync", str(tmp_path / "new" / "a" / "b"))
+
+
+def test_a_file_that_grows_is_durable_from_its_name_to_its_last_byte(
+    tmp_path: Path, events: list[tuple[str, ...]]
+) -> None:
+    appender = LocalStorage(str(tmp_path)).open_append("logs/1", b"head")
+    logs = str(tmp_path / "logs")
+    assert events == [
+        ("fsync", str(tmp_path), "folder"),
+        ("fsync", f"{logs}/1", "head"),
+        ("fsync", logs, "folder"),
+    ]
+    events.clear()
+    appender.append([b" and", b" more"])
+    assert events == [("fdatasync", f"{logs}/1", "head and more")]
+    appender.close()
 
 
 def test_a_new_checkpoint_directory_is_durable_as_well(
@@ -431,6 +531,37 @@ def test_an_owned_file_is_synced_before_the_lock_and_renamed_within(
     # Others wait for the lock: the slow part, the first fsync, is done without.
     assert locked == [("fsync", False), ("fsync", True), ("rename", True), ("fsync", True)]
     assert not is_locked()
+
+
+def test_an_owned_file_grows_within_the_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A driver that takes over and reads the log sees all that the one before will ever write."""
+    storage = Ownership.acquire(LocalStorage(str(tmp_path)), 0).owned_storage()
+    blocked: list[str] = []
+    fsync, writev = os.fsync, os.writev
+
+    def require_locked(call: str) -> None:
+        with open(tmp_path / f".{LOCK}") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                blocked.append(call)
+
+    def checked_writev(handle: int, views: Any) -> int:
+        require_locked("write")
+        return writev(handle, views)
+
+    def checked_fdatasync(handle: int) -> None:
+        require_locked("sync")
+        fsync(handle)
+
+    monkeypatch.setattr(os, "writev", checked_writev)
+    monkeypatch.setattr(os, "fdatasync", checked_fdatasync)
+    appender = storage.open_append("log", b"head")
+    appender.append([b"x"])
+    appender.close()
+    assert blocked == ["write", "write", "sync"]
 
 
 @pytest.fixture

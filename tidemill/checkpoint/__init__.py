@@ -1,1 +1,1 @@
-"""What is on disk: storage with atomic files, who owns it, the batch log, the written-down program."""
+"""What is on disk: storage with atomic files, who owns it, the logs, the written-down program."""

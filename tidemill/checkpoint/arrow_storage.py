@@ -49,7 +49,7 @@ class ArrowStorage(Storage):
         return f"{self._root}/{path}" if path else self._root
 
     def open_read(self, path: str) -> BinaryIO:
-        return cast(BinaryIO, self._fs.open_input_stream(self._path(path)))
+        return cast(BinaryIO, self._fs.open_input_file(self._path(path)))
 
     @contextmanager
     def open_write(self, path: str) -> Iterator[BinaryIO]:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import BinaryIO
 
-from tidemill.checkpoint.storage import Storage
+from tidemill.checkpoint.storage import Appender, Storage
 from tidemill.common.fault_points import fault_point
+from tidemill.errors import IllegalStateError
+
+MOST_PARTS = 1024  # that a system call takes at once
 
 
 class LocalStorage(Storage):
@@ -57,6 +62,26 @@ class LocalStorage(Storage):
             raise
         _fsync_folder(folder)
 
+    @property
+    def can_append(self) -> bool:
+        return True
+
+    def open_append(self, path: str, head: bytes = b"") -> Appender:
+        target = self._path(path)
+        folder = os.path.dirname(target)
+        _make_folder(folder)
+        handle = os.open(target, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o666)
+        try:
+            _write_all(handle, [head])
+            os.fsync(handle)
+            _fsync_folder(folder)
+        except BaseException:
+            os.close(handle)
+            with suppress(OSError):
+                os.unlink(target)
+            raise
+        return _LocalAppender(handle, target, len(head))
+
     def settle(self, file: BinaryIO) -> None:
         file.flush()
         os.fsync(file.fileno())
@@ -92,6 +117,63 @@ class LocalStorage(Storage):
             yield
         finally:
             os.close(handle)
+
+
+class _LocalAppender(Appender):
+    """Writes to the end of a file that nobody else writes to."""
+
+    def __init__(self, handle: int, name: str, size: int) -> None:
+        self._handle: int | None = handle
+        self._name = name
+        self._size = size
+
+    def append(self, parts: Sequence[bytes | memoryview]) -> int:
+        handle, offset = self._handle, self._size
+        if handle is None:
+            raise IllegalStateError(
+                f"{self._name} cannot be appended to any more: it is closed, or an append has failed"
+            )
+        try:
+            fault_point("log.append")
+            written = _write_all(handle, parts)
+            _sync_data(handle)
+            if os.fstat(handle).st_nlink == 0:
+                # What is written to a file without a name is gone when it is closed.
+                raise FileNotFoundError(errno.ENOENT, "deleted while it is written to", self._name)
+            fault_point("log.appended")
+        except BaseException:
+            # Where this does not help, the end of the file is torn, and the log's readers see that.
+            with suppress(OSError):
+                os.ftruncate(handle, offset)
+            self.close()
+            raise
+        self._size += written
+        return offset
+
+    def close(self) -> None:
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            os.close(handle)
+
+
+def _write_all(handle: int, parts: Sequence[bytes | memoryview]) -> int:
+    """Write all parts, however many calls that takes, and count the bytes."""
+    left = deque(memoryview(part).cast("B") for part in parts if memoryview(part).nbytes)
+    total = sum(len(view) for view in left)
+    while left:
+        written = os.writev(handle, [left[at] for at in range(min(len(left), MOST_PARTS))])
+        while left and written >= len(left[0]):
+            written -= len(left.popleft())
+        if left:
+            left[0] = left[0][written:]
+    return total
+
+
+def _sync_data(handle: int) -> None:
+    if hasattr(os, "fdatasync"):
+        os.fdatasync(handle)
+    else:  # not Linux
+        os.fsync(handle)
 
 
 def _make_folder(folder: str) -> None:

@@ -13,8 +13,8 @@ owner renews the file every 10 seconds, and when it has not done so for a minute
 storage, it has lost it.
 
 Every write of the owner goes through :class:`OwnedStorage`, which looks at the token before the file
-becomes visible, holding the same lock. So a driver that was paused for a minute and wakes up cannot write
-one more file: neither can its tasks, which carry the token, too.
+becomes visible, or a log grows, holding the same lock. So a driver that was paused for a minute and
+wakes up cannot write one more file or record: neither can its tasks, which carry the token, too.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ import os
 import socket
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import BinaryIO, cast
 
-from tidemill.checkpoint.storage import Storage
+from tidemill.checkpoint.storage import Appender, Storage
 from tidemill.common.times import iso_time
 from tidemill.errors import (
     CheckpointError,
@@ -287,6 +287,24 @@ class OwnedStorage(Storage):
                     raise
                 raise self.write_error(path, error) from error
 
+    @property
+    def can_append(self) -> bool:
+        return self._storage.can_append
+
+    def open_append(self, path: str, head: bytes = b"") -> Appender:
+        with self._as_owner(path):
+            return _OwnedAppender(self._storage.open_append(path, head), self, path)
+
+    @contextmanager
+    def _as_owner(self, path: str) -> Iterator[None]:
+        """What is visible from its first byte is written within the lock, from the look at the token on."""
+        try:
+            with self._storage.lock(LOCK):
+                self._require_ownership()
+                yield
+        except OSError as error:
+            raise self.write_error(path, error) from error
+
     def write_error(self, path: str, error: OSError) -> CheckpointError:
         return CheckpointError(
             f"{self.full_name(path)} could not be written: {error.strerror or error}. Nothing that was "
@@ -338,3 +356,19 @@ class _GuardedFile:
 
     def flush(self) -> None:
         pass
+
+
+class _OwnedAppender(Appender):
+    """A file that grows only while the owner is the owner."""
+
+    def __init__(self, appender: Appender, storage: OwnedStorage, path: str) -> None:
+        self._appender = appender
+        self._storage = storage
+        self._path = path
+
+    def append(self, parts: Sequence[bytes | memoryview]) -> int:
+        with self._storage._as_owner(self._path):
+            return self._appender.append(parts)
+
+    def close(self) -> None:
+        self._appender.close()

@@ -3,9 +3,26 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import BinaryIO
+
+
+class Appender(ABC):
+    """A file that grows, and is read while it does. One thread at a time uses it."""
+
+    @abstractmethod
+    def append(self, parts: Sequence[bytes | memoryview]) -> int:
+        """Add the parts, one after another, and say at which offset the first of them begins.
+
+        They are durable when this returns. When it fails, what was appended before is as it was, and
+        the parts are there, cut off, or not there at all. The appender cannot be used any more then:
+        nothing may follow what is cut off.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Idempotent. The file stays as it is."""
 
 
 class Storage(ABC):
@@ -22,7 +39,9 @@ class Storage(ABC):
 
     @abstractmethod
     def open_read(self, path: str) -> BinaryIO:
-        """Open a file. ``FileNotFoundError`` if it is not there."""
+        """Open a file, which can be read from any offset (``seek``). ``FileNotFoundError`` if it is not
+        there.
+        """
 
     @abstractmethod
     def open_write(self, path: str) -> AbstractContextManager[BinaryIO]:
@@ -50,6 +69,19 @@ class Storage(ABC):
     @abstractmethod
     def lock(self, name: str) -> AbstractContextManager[None]:
         """Keep others out of a section, across processes, where the storage can do that."""
+
+    @property
+    def can_append(self) -> bool:
+        """Whether there is :meth:`open_append`. Object stores have nothing like it."""
+        return False
+
+    def open_append(self, path: str, head: bytes = b"") -> Appender:
+        """Make a new file that begins with ``head`` and can grow. ``FileExistsError`` if it is there.
+
+        The file is durable, by its name and with its head, when this returns. Unlike other files it
+        may be seen before, with a part of the head.
+        """
+        raise NotImplementedError(f"{self.uri} has no files that grow: ask can_append first")
 
     def settle(self, file: BinaryIO) -> None:
         """Do as much as can be done, before a file being written becomes visible, to make that quick."""
@@ -94,6 +126,13 @@ class SubStorage(Storage):
 
     def open_write(self, path: str) -> AbstractContextManager[BinaryIO]:
         return self._parent.open_write(self._path(path))
+
+    @property
+    def can_append(self) -> bool:
+        return self._parent.can_append
+
+    def open_append(self, path: str, head: bytes = b"") -> Appender:
+        return self._parent.open_append(self._path(path), head)
 
     def list(self, folder: str) -> list[str]:
         return self._parent.list(self._path(folder))
