@@ -8,6 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidemill.common.lines import split_lines
 from tidemill.sources import file_reader
 from tidemill.sources.file_reader import (
     BinaryRecords,
@@ -15,7 +16,6 @@ from tidemill.sources.file_reader import (
     ReadReport,
     TextLines,
     pack_splits,
-    split_lines,
     whole_line_pieces,
 )
 

@@ -48,7 +48,7 @@ class Source(ABC):
         """Where a stream that has never run begins. Called after :meth:`start`."""
 
     def resumed(self, start: Offset) -> None:
-        """An earlier run of the stream has planned everything before ``start``. Called after :meth:`start`."""
+        """An earlier run has planned everything before ``start``. Called once, after :meth:`start`."""
 
     @abstractmethod
     def latest_offset(self, start: Offset, limit: AdmissionLimit, time_ms: int) -> Offset:

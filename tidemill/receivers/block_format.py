@@ -95,7 +95,7 @@ def decode(data: pa.Buffer) -> Iterator[Any]:
                 yield from _rows_of(batch)
             case "objects":
                 for pickled in batch.column(0):
-                    yield from pickle.loads(pickled.as_buffer())
+                    yield from pickle.loads(pickled.as_buffer())  # noqa: S301
             case _:
                 raise ValueError(f"a block of an unknown kind: {kind!r}")
 
@@ -160,5 +160,3 @@ def _stream(
         for batch in batches:
             writer.write_batch(batch.replace_schema_metadata(described.metadata))
     return EncodedBlock(sink.getvalue(), records)
-
-

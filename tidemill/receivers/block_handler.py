@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 
 from pyspark import StorageLevel
 
+from tidemill.checkpoint.log_records import LogSlice
 from tidemill.checkpoint.storage import open_storage
-from tidemill.checkpoint.write_ahead_log import LogSlice, LogWriter
+from tidemill.checkpoint.write_ahead_log import LogWriter
 from tidemill.common.clock import Clock
 from tidemill.common.fault_points import fault_point
 from tidemill.common.rpc import Endpoint, RpcClient

@@ -73,10 +73,12 @@ class BlockReader:
             "Restore the write-ahead log from a backup."
             if block.slice_ is not None
             else "It was not in a write-ahead log, and the executors that had it are gone: to survive that, "
-            "give the stream a checkpoint directory and leave spark.streaming.receiver.writeAheadLog.enable on."
+            "give the stream a checkpoint directory and leave "
+            "spark.streaming.receiver.writeAheadLog.enable on."
         )
         raise BlockLostError(
-            f"block {block.block_id} with {block.records} records cannot be read ({'; '.join(tried)}). {remedy}"
+            f"block {block.block_id} with {block.records} records cannot be read "
+            f"({'; '.join(tried)}). {remedy}"
         )
 
     def _client(self, place: BlockPlace) -> RpcClient:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from tidemill.checkpoint.write_ahead_log import LogSlice
+from tidemill.checkpoint.log_records import LogSlice
 
 
 @dataclass(frozen=True)

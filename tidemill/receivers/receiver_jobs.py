@@ -31,13 +31,14 @@ class ReceiverJobs:
         self._setup = setup
         self._inherited = InheritedProperties(spark_context)
         self._group = f"tidemill-receivers-{setup.run_id}"
-        self._lock = threading.Lock()
+        self._changed = threading.Condition()
         self._running: set[tuple[int, int]] = set()
         self._is_cancelled = False
 
-    @property
-    def running(self) -> int:
-        return len(self._running)
+    def wait(self, timeout_s: float) -> bool:
+        """Until no receiver runs any more. False if that took too long."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._running, timeout_s)
 
     def start_block_servers(self, executors: Sequence[ExecutorInfo]) -> None:
         """Have a block server on each of these executors, where Spark lets a task run there."""
@@ -56,7 +57,7 @@ class ReceiverJobs:
         on_end: Callable[[str], None],
     ) -> None:
         """Run a receiver; ``on_end`` gets the error that ended its job, or an empty text."""
-        with self._lock:
+        with self._changed:
             if self._is_cancelled:
                 return
             self._running.add((receiver.stream_id, attempt))
@@ -84,13 +85,14 @@ class ReceiverJobs:
             ]
             if self._setup.folders is not None:
                 locations = []  # local mode: there is no choice
-            pickled = cloudpickle.dumps(receiver.receiver)
+            pickled = cloudpickle.dumps(receiver.receiver)  # type: ignore[no-untyped-call]
             located_rdd(self._sc, [(pickled, locations)]).mapPartitions(task).collect()
         except BaseException as error:
             failure = user_traceback(error)
         finally:
-            with self._lock:
+            with self._changed:
                 self._running.discard((receiver.stream_id, attempt))
+                self._changed.notify_all()
             on_end(failure)
 
     def _name_jobs(self, description: str) -> None:
@@ -98,6 +100,6 @@ class ReceiverJobs:
 
     def cancel(self) -> None:
         """End the jobs that run, and start no other."""
-        with self._lock:
+        with self._changed:
             self._is_cancelled = True
         cancel_jobs(self._sc, self._group)

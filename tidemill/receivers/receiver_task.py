@@ -54,7 +54,7 @@ class ExecutorSetup:
     log_directory: str | None = None
     log_roll_ms: int = 60_000
     max_rate: float | None = None
-    supervisor: SupervisorSettings = SupervisorSettings()
+    supervisor: SupervisorSettings = field(default_factory=SupervisorSettings)
 
 
 class TrackerClient:
@@ -145,7 +145,7 @@ class ReceiverTask:
             context = TaskContext.get()
             if context is not None and context.attemptNumber() > 0:
                 return
-            yield self._run(pickle.loads(pickled))
+            yield self._run(pickle.loads(pickled))  # noqa: S301  # from the driver, by Spark
 
     def _run(self, receiver: Receiver) -> str:
         from tidemill.common.rpc import RpcServer
@@ -241,4 +241,3 @@ class _Endpoint:
         self._files.delete(message.block_ids)
         self._supervisor.update_held(message.held_bytes)
         return Done().encode()
-

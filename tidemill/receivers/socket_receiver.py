@@ -6,7 +6,8 @@ import socket
 import struct
 import threading
 from collections.abc import Callable, Iterable
-from typing import Any, BinaryIO
+from contextlib import suppress
+from typing import Any, BinaryIO, cast
 
 from pyspark import StorageLevel
 
@@ -38,10 +39,8 @@ class _Connected(Receiver):
     def onStop(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
-            try:
+            with suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)  # wakes the thread that reads
-            except OSError:
-                pass
             connection.close()
 
     def _run(self) -> None:
@@ -93,7 +92,7 @@ class SocketReceiver(_Connected):
             self._receive_lines(connection)
             return
         with connection.makefile("rb", READ_BYTES) as file:
-            for record in self._converter(file):
+            for record in self._converter(cast(BinaryIO, file)):
                 if self.isStopped():
                     return
                 self.storeRecord(record)

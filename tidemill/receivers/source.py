@@ -116,7 +116,8 @@ class _Unpickle:
     reader: BlockReader
 
     def __call__(self, index: int, groups: Iterable[bytes]) -> Iterator[Any]:
-        return self.reader(index, (pickle.loads(group) for group in groups))
+        # From the driver, by Spark.
+        return self.reader(index, (pickle.loads(group) for group in groups))  # noqa: S301
 
 
 @dataclass(frozen=True)

@@ -76,7 +76,7 @@ class ReceiverSupervisor:
         handler: Handler,
         limiter: RateLimiter,
         clock: Clock,
-        settings: SupervisorSettings = SupervisorSettings(),
+        settings: SupervisorSettings,
     ) -> None:
         self.stream_id = stream_id
         self._receiver = receiver
@@ -138,7 +138,9 @@ class ReceiverSupervisor:
             except BaseException as error:
                 self.report_error("the receiver failed while it was being stopped", error)
 
-    def restart(self, message: str, error: BaseException | None, delay_s: float | None = None) -> None:
+    def restart(
+        self, message: str, error: BaseException | None, delay_s: float | None = None
+    ) -> None:
         """Stop the receiver, wait, and start it, on another thread."""
         delay_ms = self._settings.restart_delay_ms if delay_s is None else int(delay_s * 1000)
         self.report_error(f"{message}; it is restarted in {delay_ms} ms", error)
@@ -229,7 +231,9 @@ class ReceiverSupervisor:
             return
         if not self._limiter.acquire(block.records, lambda: not self.is_receiver_started):
             raise IllegalStateError("nothing can be stored now: the receiver is being stopped")
-        self._make_safe(block, (), self._settings.max_failures, lambda: not self.is_receiver_started)
+        self._make_safe(
+            block, (), self._settings.max_failures, lambda: not self.is_receiver_started
+        )
 
     def _push(self, pending: PendingBlock) -> None:
         """A block of the generator's. It waits in memory, so it is tried until it is safe."""

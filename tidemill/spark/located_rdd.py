@@ -25,4 +25,3 @@ def located_rdd(
     of_bytes = jvm.scala.reflect.ClassTag.apply(jvm.java.lang.Class.forName("[B"))
     scala_rdd = spark_context._jsc.sc().makeRDD(to_seq(pairs), of_bytes)
     return RDD(scala_rdd.toJavaRDD(), spark_context, NoOpSerializer())
-

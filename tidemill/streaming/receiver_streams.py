@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import tempfile
 import uuid
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tidemill.batches.rate_controller import RateController
@@ -25,6 +27,7 @@ from tidemill.common.config import (
     RECEIVER_WAL_MAX_FAILURES,
     RECEIVER_WAL_ROLLING_INTERVAL_S,
 )
+from tidemill.errors import SetupError
 from tidemill.progress.listener_bus import ListenerBus
 from tidemill.receivers.block_files import BlockFiles, BlockFolders, block_folders, sweep
 from tidemill.receivers.receiver_task import LOOPBACK, ExecutorSetup
@@ -61,17 +64,16 @@ class StreamReceivers:
         from tidemill.receivers.executor_calls import ExecutorCalls
         from tidemill.receivers.receiver_jobs import ReceiverJobs
         from tidemill.receivers.tracker import (
+            FROM_EXECUTORS,
             ReceiverInput,
             ReceiverTracker,
-            new_secret,
-            require_cores,
         )
 
         sc = graph.spark_context
         self.sources = receiver_sources(graph)
         require_cores(len(self.sources), task_slots(sc), str(sc.master))
         directory = graph.checkpoint_directory
-        secret = new_secret()
+        secret = secrets.token_bytes(32)
         is_local = bool(SparkExecutors(sc).is_local())
         self._folders = _driver_folders(RECEIVER_MEMORY.read(sc.getConf())) if is_local else None
         names = {
@@ -86,11 +88,12 @@ class StreamReceivers:
             calls, None if self._folders is None else BlockFiles(self._folders), storage
         )
         cleaner.restore(self._blocks.all_blocks(), names.values())
-        # The tracker answers calls, and its address is part of what its jobs carry.
-        handlers: dict[str, Any] = {}
         conf = sc.getConf()
         host = LOOPBACK if is_local else str(conf.get("spark.driver.bindAddress") or _host(conf))
-        self._server = RpcServer(host, secret, handlers)
+        # The address of the server is part of what the tracker's jobs carry, and the tracker answers.
+        self._server = RpcServer(
+            host, secret, {name: partial(self._answer, name) for name in FROM_EXECUTORS}
+        )
         self._server.start()
         reached_at = self._server.endpoint
         if not is_local:
@@ -125,10 +128,12 @@ class StreamReceivers:
             bus.post,
             clock,
         )
-        handlers.update(self.tracker.handlers())
         reader = BlockReader(directory, secret)
         for stream_id, source in self.sources.items():
             source.bind(names[stream_id], self._blocks, reader, self.tracker.forget)
+
+    def _answer(self, name: str, body: bytes) -> bytes:
+        return self.tracker.answer(name, body)
 
     def _keeps_log(self, conf: Any, directory: str | None) -> bool:
         wanted = RECEIVER_WAL_ENABLE.read(conf)
@@ -200,3 +205,19 @@ def _driver_folders(memory_bytes: int) -> BlockFolders:
 
 def _host(conf: Any) -> str:
     return str(conf.get("spark.driver.host"))
+
+
+def require_cores(receivers: int, slots: int, master: str) -> None:
+    """Receivers hold a core each: without one more, no batch would ever run."""
+    if slots > receivers:
+        return
+    remedy = (
+        f"give Spark the master local[{receivers + 1}] or more"
+        if master.startswith("local")
+        else f"give the application at least {receivers + 1} cores (spark.cores.max, "
+        "spark.executor.instances)"
+    )
+    raise SetupError(
+        f"this stream has {receivers} receivers, which take a core each for as long as it runs, and needs "
+        f"one more for its batches: {receivers + 1} cores, and Spark has {slots} here ({master}): {remedy}"
+    )
