@@ -9,6 +9,11 @@
     ├── UnsupportedError        a PySpark name that Tidemill has, with a behaviour it lacks
     ├── BatchError              a batch failed; carries the batch's time and the user's traceback
     ├── StopTimeoutError        something did not stop within its deadline
+    ├── RpcError                a call between processes; carries the address and the call
+    │   ├── RpcUnavailableError     the server is gone or cannot be reached: may be tried again
+    │   ├── RpcTimeoutError         no answer within the deadline; the call may still be at work
+    │   ├── RpcRefusedError         the server does not know this caller, or does not do this call
+    │   └── RpcRemoteError          the handler failed; carries the type and message of its error
     └── CheckpointError         a checkpoint directory; carries the directory
         ├── CheckpointInUseError    another driver runs on it; carries the holder
         ├── OwnershipLostError      another driver has taken it over: nothing can be written any more
@@ -76,6 +81,55 @@ class BatchError(TidemillError):
         self.output_op_id = output_op_id
 
 
+class RpcError(TidemillError):
+    """A call to another process failed. The message names both the call and the address.
+
+    Attributes:
+        address: ``host:port`` of the server.
+        call: what was called, such as ``call add-block`` or ``read of block 7-0``.
+    """
+
+    def __init__(self, message: str, address: str, call: str) -> None:
+        super().__init__(f"{call} at {address}: {message}")
+        self.address = address
+        self.call = call
+
+    def __reduce__(self) -> Any:
+        # Tasks make calls, too, and their errors travel to the driver.
+        return _rebuild, (type(self), self.args, self.__dict__)
+
+
+class RpcUnavailableError(RpcError):
+    """The server is gone, or was lost during the call, which may or may not have been handled.
+
+    It may be tried again, if to handle the call twice does no harm.
+    """
+
+
+class RpcTimeoutError(RpcError, TimeoutError):
+    """There was no answer within the deadline. The server may still be handling the call."""
+
+
+class RpcRefusedError(RpcError):
+    """The server did not accept the call, and nothing has been handled. To try again is no use.
+
+    ``reason`` is empty when the server did not recognise the caller.
+    """
+
+    def __init__(self, message: str, address: str, call: str, reason: str = "") -> None:
+        super().__init__(message, address, call)
+        self.reason = reason
+
+
+class RpcRemoteError(RpcError):
+    """What handles the call at the server raised. ``remote_type`` and ``remote_message`` say what."""
+
+    def __init__(self, address: str, call: str, remote_type: str, remote_message: str) -> None:
+        super().__init__(f"it failed there with {remote_type}: {remote_message}", address, call)
+        self.remote_type = remote_type
+        self.remote_message = remote_message
+
+
 class CheckpointError(TidemillError):
     """Something is wrong with a checkpoint directory."""
 
@@ -122,8 +176,8 @@ class UpgradeError(CheckpointError):
 
 
 def _rebuild(
-    cls: type[CheckpointError], args: tuple[Any, ...], attributes: dict[str, Any]
-) -> CheckpointError:
+    cls: type[TidemillError], args: tuple[Any, ...], attributes: dict[str, Any]
+) -> TidemillError:
     error = cls.__new__(cls, *args)
     error.args = args
     error.__dict__.update(attributes)
