@@ -221,8 +221,11 @@ class ReceiverTracker:
                 self._inputs[stream_id],
                 attempt,
                 candidates,
-                lambda error: self._events.post(ReceiverJobEnded(stream_id, attempt, error)),
+                lambda error: self._on_job_thread_end(stream_id, attempt, error),
             )
+
+    def _on_job_thread_end(self, stream_id: int, attempt: int, error: str) -> None:
+        self._events.post(ReceiverJobEnded(stream_id, attempt, error))
 
     def _on_job_ended(self, stream_id: int, attempt: int, error: str) -> None:
         """IF the receiver has ended for good, or all are to end, it stays so. ELSE it is started again: at
