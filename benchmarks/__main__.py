@@ -5,13 +5,14 @@ from __future__ import annotations
 import sys
 import warnings
 
-from benchmarks import capacity, idle_batches, small_batch, state_size
+from benchmarks import capacity, idle_batches, small_batch, socket_ingest, state_size
 
 ALL = {
     "small_batch": small_batch.main,
     "capacity": capacity.main,
     "idle_batches": idle_batches.main,
     "state_size": state_size.main,
+    "socket_ingest": socket_ingest.main,
 }
 
 

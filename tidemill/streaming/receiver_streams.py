@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from tidemill.batches.durable import DurableBatches
     from tidemill.streaming.graph import DStreamGraph
 
+CLOSE_TIMEOUT_S = 5.0
+
 logger = logging.getLogger(__name__)
 
 
@@ -174,6 +176,8 @@ class StreamReceivers:
         return any(source.has_unplanned for source in self.sources.values())
 
     def close(self) -> None:
+        """End everything; receivers that do not end soon when asked are ended."""
+        self.stop_receiving(CLOSE_TIMEOUT_S)
         self.tracker.stop()
         self._server.stop()
         if self._folders is not None:

@@ -1,0 +1,104 @@
+"""A stream of numbers on a cluster, as a program of its own: whoever sends them learns which are safe.
+
+Each batch writes the numbers that it had to a file named after its time, so that a batch that runs again
+leaves what it left before.
+
+    python -m tests.cluster.program MASTER FOLDER HOST PORT [--receivers N]
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+from pyspark import SparkConf, SparkContext, StorageLevel
+
+from tests.cluster.standalone import LIGHT
+from tidemill.receivers import Receiver
+from tidemill.streaming import StreamingContext
+
+INTERVAL_S = 0.5
+
+
+class NumberReceiver(Receiver):
+    """Says its pid, gets lines with a number each, and answers with the numbers that are safe."""
+
+    def __init__(self, host: str, port: int) -> None:
+        super().__init__(StorageLevel.MEMORY_AND_DISK_2)
+        self._address = (host, port)
+
+    def onStart(self) -> None:
+        threading.Thread(target=self._receive, daemon=True).start()
+
+    def onStop(self) -> None:
+        pass
+
+    def _receive(self) -> None:
+        try:
+            with socket.create_connection(self._address, 5) as connection:
+                connection.settimeout(None)
+                connection.sendall(f"pid {os.getpid()}\n".encode())
+                with connection.makefile("rb") as lines:
+                    while some := lines.readline():
+                        if self.isStopped():
+                            return
+                        numbers = json.loads(some)
+                        self.store(numbers)
+                        connection.sendall(some)
+        except OSError as error:
+            if not self.isStopped():
+                self.restart(f"the sender is gone: {error}", None, 0.2)
+            return
+        if not self.isStopped():
+            self.restart("the sender has closed the connection", None, 0.2)
+
+
+def make(master: str, folder: Path, host: str, port: int, receivers: int) -> StreamingContext:
+    conf = (
+        SparkConf()
+        .setMaster(master)
+        .setAppName("numbers")
+        .set("spark.ui.enabled", "false")
+        .set("spark.driver.host", "127.0.0.1")
+        .set("spark.driver.bindAddress", "127.0.0.1")
+        .set("spark.executor.memory", "512m")
+        .set("spark.executor.cores", "2")
+        .set("spark.driver.extraJavaOptions", LIGHT)
+        .set("spark.executor.extraJavaOptions", LIGHT)
+        .set("spark.locality.wait", "500ms")
+        .set("spark.python.unix.domain.socket.enabled", "true")
+        .set("spark.executorEnv.PYTHONPATH", str(Path(__file__).parents[2]))
+        .set("spark.streaming.gracefulStopTimeout", "60s")
+        .set("spark.streaming.blockInterval", "100ms")
+    )
+    ssc = StreamingContext(SparkContext(conf=conf), INTERVAL_S)
+    ssc.checkpoint(str(folder / "checkpoint"))
+    streams = [ssc.receiverStream(NumberReceiver(host, port)) for _ in range(receivers)]
+    output = folder / "output"
+    output.mkdir(parents=True, exist_ok=True)
+
+    def write(time: Any, rdd: Any) -> None:
+        numbers = rdd.collect()
+        if numbers:
+            (output / f"{time:%H%M%S.%f}.json").write_text(json.dumps(numbers))
+
+    ssc.union(*streams).foreachRDD(write)
+    return ssc
+
+
+def main(master: str, folder: str, host: str, port: str, receivers: str = "1") -> None:
+    path = Path(folder)
+    ssc = StreamingContext.getOrCreate(
+        str(path / "checkpoint"), lambda: make(master, path, host, int(port), int(receivers))
+    )
+    ssc.start()
+    ssc.awaitTermination()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
