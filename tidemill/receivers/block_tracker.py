@@ -61,6 +61,8 @@ class BlockTracker:
         self._storage = storage
         self._clock = clock
         self._lock = threading.Lock()
+        self._received = threading.Condition(self._lock)
+        self.records_received = 0
         self._streams: dict[str, _Stream] = {}
         self._numbers: dict[str, int] = {}  # of each block that has not been forgotten
         self._is_closed = False
@@ -106,7 +108,14 @@ class BlockTracker:
             self._write({"add": info.to_json(), "to": stream, "number": number})  # 2
             fault_point("block.after-add")
             self._add(stream, info)  # 3
+            self.records_received += info.records
+            self._received.notify_all()
             return True
+
+    def wait_received(self, records: int, timeout_s: float) -> bool:
+        """Until so many records have been reported since the start. False if that took too long."""
+        with self._received:
+            return self._received.wait_for(lambda: self.records_received >= records, timeout_s)
 
     def close(self) -> None:
         """Take no more blocks."""

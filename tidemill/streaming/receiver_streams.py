@@ -172,6 +172,14 @@ class StreamReceivers:
         return self.tracker.stop_receivers("the stream is being stopped", timeout_s)
 
     @property
+    def records_received(self) -> int:
+        """How many records the receivers have stored since the stream started."""
+        return self._blocks.records_received
+
+    def wait_received(self, records: int, timeout_s: float) -> bool:
+        return self._blocks.wait_received(records, timeout_s)
+
+    @property
     def has_unplanned(self) -> bool:
         return any(source.has_unplanned for source in self.sources.values())
 
