@@ -7,7 +7,7 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -284,12 +284,12 @@ def test_without_the_log_what_is_lost_is_counted(
 
 
 @pytest.fixture
-def scratch_files() -> Iterator[Callable[[], list[Path]]]:
+def scratch_files() -> Callable[[], list[Path]]:
     def found() -> list[Path]:
         mine = f"tidemill-blocks-{os.getpid()}-*"
         return [*Path("/dev/shm").glob(mine), *Path("/tmp").glob(mine)]
 
-    yield found
+    return found
 
 
 @pytest.mark.usefixtures("quick")

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tidemill.batches.rate_controller import RateController
-from tidemill.common.clock import Clock
+from tidemill.common.clock import Clock, SystemClock
 from tidemill.common.config import (
     BACKPRESSURE_ENABLED,
     BACKPRESSURE_INITIAL_RATE,
@@ -26,6 +26,7 @@ from tidemill.common.config import (
     RECEIVER_WAL_ENABLE,
     RECEIVER_WAL_MAX_FAILURES,
     RECEIVER_WAL_ROLLING_INTERVAL_S,
+    REGISTRATION_WAIT_MS,
 )
 from tidemill.errors import SetupError
 from tidemill.progress.listener_bus import ListenerBus
@@ -36,6 +37,8 @@ from tidemill.receivers.supervisor import SupervisorSettings
 from tidemill.spark.executors import SparkExecutors, task_slots
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
+
     from tidemill.batches.durable import DurableBatches
     from tidemill.streaming.graph import DStreamGraph
 
@@ -73,7 +76,7 @@ class StreamReceivers:
 
         sc = graph.spark_context
         self.sources = receiver_sources(graph)
-        require_cores(len(self.sources), task_slots(sc), str(sc.master))
+        require_cores(sc, len(self.sources))
         directory = graph.checkpoint_directory
         secret = secrets.token_bytes(32)
         is_local = bool(SparkExecutors(sc).is_local())
@@ -128,7 +131,7 @@ class StreamReceivers:
             cleaner,
             calls,
             bus.post,
-            clock,
+            SystemClock(),  # receivers live in the time of their machines, whatever the batches do
         )
         reader = BlockReader(directory, secret)
         for stream_id, source in self.sources.items():
@@ -219,8 +222,19 @@ def _host(conf: Any) -> str:
     return str(conf.get("spark.driver.host"))
 
 
-def require_cores(receivers: int, slots: int, master: str) -> None:
-    """Receivers hold a core each: without one more, no batch would ever run."""
+def require_cores(spark_context: SparkContext, receivers: int) -> None:
+    """Receivers hold a core each: without one more, no batch would ever run.
+
+    The executors of a cluster may still be on their way: they are waited for as long as Spark would.
+    """
+    master = str(spark_context.master)
+    slots = task_slots(spark_context)
+    if not SparkExecutors(spark_context).is_local():
+        clock = SystemClock()
+        until_ms = clock.now_ms() + REGISTRATION_WAIT_MS.read(spark_context.getConf())
+        while slots <= receivers and clock.now_ms() < until_ms:
+            clock.wait_till(clock.now_ms() + 100)
+            slots = task_slots(spark_context)
     if slots > receivers:
         return
     remedy = (
