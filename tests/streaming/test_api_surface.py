@@ -103,7 +103,10 @@ def test_the_public_surface_is_what_it_is_meant_to_be() -> None:
         for name in dir(ours)
         if not name.startswith("_") and not hasattr(theirs, name)
     }
-    assert beyond_pyspark == {"getState", "mapWithState", "readState", "setName"}
+    assert beyond_pyspark == {
+        *("getState", "mapWithState", "readState", "setName"),
+        *("rawSocketStream", "receiverStream", "socketStream"),
+    }
 
 
 def test_the_helpers_of_util_work() -> None:

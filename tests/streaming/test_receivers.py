@@ -316,3 +316,57 @@ def test_blocks_of_finished_batches_are_deleted_everywhere(
     )
     ssc.stop(stopSparkContext=False)
     assert scratch_files() == []
+
+
+class Flood:
+    """A server that sends lines of 1,000 bytes as fast as it can, and knows how many it has sent."""
+
+    def __init__(self, lines: int) -> None:
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self.port = int(self._server.getsockname()[1])
+        self._lines = lines
+        self.sent = 0
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        piece = 100
+        with suppress(OSError):
+            connection, _ = self._server.accept()
+            for _ in range(self._lines // piece):
+                connection.sendall((b"x" * 999 + b"\n") * piece)
+                self.sent += piece
+            connection.recv(1)
+
+
+def test_a_flood_before_a_stalled_job_is_held_back_and_nothing_is_lost(
+    new_stream: Callable[..., Stream], setting: Setting
+) -> None:
+    megabyte = 1 << 20
+    setting("spark.tidemill.receiver.maxHeld", str(8 * megabyte))
+    setting("spark.streaming.blockQueueSize", "2")
+    stream = new_stream()
+    flood = Flood(lines=100_000)
+    go_on = threading.Event()
+    counts: list[int] = []
+
+    def stall(rdd: Any) -> None:
+        go_on.wait(120)
+        counts.append(rdd.count())
+
+    stream.ssc.socketTextStream("127.0.0.1", flood.port).foreachRDD(stall)
+    stream.ssc.start()
+    stream.driver.wait_received(1)
+    stream.clock.advance(1000)  # a batch that hangs
+
+    def stands_still() -> bool:
+        before = flood.sent
+        return before > 0 and not threading.Event().wait(1.0) and flood.sent == before
+
+    wait_for(stands_still, "the sender to be held back")
+    # 8 MB are held, some blocks of 8 MB wait or are being made, the rest is in the sockets.
+    assert flood.sent * 1000 < 60 * megabyte
+    go_on.set()
+    while sum(counts) < 100_000:
+        stream.driver.run()
+        assert len(counts) < 1000
+    assert sum(counts) == 100_000

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from tests.conftest import Stream
 from tidemill.common.times import to_datetime
-from tidemill.errors import BatchError, GraphError, UnsupportedError
+from tidemill.errors import BatchError, GraphError
 from tidemill.streaming import DStream
 from tidemill.streaming.dstream import TransformedDStream
 from tidemill.testing import collected
@@ -308,11 +308,6 @@ def test_large_batches_are_spread_and_small_ones_are_not(sc: SparkContext, strea
     assert partitions == [1, sc.defaultParallelism]
     assert sorted(totals[0]) == [(key, 10) for key in range(10)]
     assert sorted(totals[1]) == [(key, 10_000) for key in range(10)]
-
-
-def test_what_needs_receivers_says_so(stream: Stream) -> None:
-    with pytest.raises(UnsupportedError, match="needs receivers"):
-        stream.ssc.socketTextStream("localhost", 9999)
 
 
 def test_partitions_of_a_reduced_batch_are_iterators(run_operation: Run) -> None:
