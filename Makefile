@@ -1,12 +1,13 @@
 # make demo   run a windowed hot-word count (SECONDS=20 to end by itself)
 # make test   lint, types and all tests
 # make test-faults  kill a program a hundred times and compare (ten minutes or more)
+# make test-cluster  kill workers, executors and drivers of a real cluster, in ten rounds
 # make bench  the benchmarks, side by side with pyspark.streaming
 
 PY := .venv/bin/python
 SECONDS ?=
 
-.PHONY: demo test lint types unit test-faults bench format clean java
+.PHONY: demo test lint types unit test-faults test-cluster bench format clean java
 
 demo: java
 	@$(PY) examples/hot_words.py $(if $(SECONDS),--seconds $(SECONDS))
@@ -25,6 +26,9 @@ unit: java
 
 test-faults: java
 	@TIDEMILL_ALL_FAULTS=1 $(PY) -m pytest tests/faults
+
+test-cluster: java
+	@TIDEMILL_CLUSTER_ROUNDS=10 $(PY) -m pytest tests/cluster
 
 bench: java
 	@$(PY) -m benchmarks

@@ -64,6 +64,7 @@ def make(master: str, folder: Path, host: str, port: int, receivers: int) -> Str
         .setMaster(master)
         .setAppName("numbers")
         .set("spark.ui.enabled", "false")
+        .set("spark.ui.showConsoleProgress", "false")
         .set("spark.driver.host", "127.0.0.1")
         .set("spark.driver.bindAddress", "127.0.0.1")
         .set("spark.executor.memory", "512m")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -70,7 +71,7 @@ class Run:
         self.sender.close()
         self.process.send_signal(signal.SIGTERM)
         try:
-            assert self.process.wait(120) == 0, self.log()
+            assert self.process.wait(120) == 128 + signal.SIGTERM, self.log()
         finally:
             self.process.kill()
 
@@ -97,33 +98,34 @@ def run(cluster: StandaloneCluster, tmp_path: Path) -> Iterator[Run]:
     running.process.wait()
 
 
-def test_the_worker_process_of_a_receiver_is_killed(run: Run) -> None:
-    run.more_acknowledged()
-    starts = len(run.sender.pids)
+def kill_worker(run: Run) -> None:
     os.kill(run.receiver_pid(), signal.SIGKILL)
-    run.new_receiver_after(starts)
-    run.more_acknowledged(800)
-    run.finish()
-    run.check()
 
 
-def test_the_executor_of_a_receiver_is_killed(run: Run) -> None:
-    run.more_acknowledged()
-    starts = len(run.sender.pids)
+def kill_executor(run: Run) -> None:
     os.kill(executor_of(run.receiver_pid()), signal.SIGKILL)
-    run.new_receiver_after(starts)
-    run.more_acknowledged(800)
-    run.finish()
-    run.check()
 
 
-def test_the_driver_is_killed(run: Run) -> None:
-    run.more_acknowledged()
-    starts = len(run.sender.pids)
+def kill_driver(run: Run) -> None:
     run.process.kill()
     run.process.wait()
     run.start()
-    run.new_receiver_after(starts)
-    run.more_acknowledged(800)
+
+
+KILLS = {"worker": kill_worker, "executor": kill_executor, "driver": kill_driver}
+# make test-cluster: a longer run, in another order each round.
+ROUNDS = int(os.environ.get("TIDEMILL_CLUSTER_ROUNDS", "1"))
+
+
+def test_killed_one_after_the_other(run: Run) -> None:
+    run.more_acknowledged()
+    for round_ in range(ROUNDS):
+        names = list(KILLS)
+        random.Random(round_).shuffle(names)
+        for name in names:
+            starts = len(run.sender.pids)
+            KILLS[name](run)
+            run.new_receiver_after(starts)
+            run.more_acknowledged()
     run.finish()
     run.check()

@@ -99,6 +99,18 @@ def test_forgetting_is_idempotent_and_stops_at_the_end() -> None:
     assert tracker.blocks("clicks", 1, 2) == [block(1)]
 
 
+def test_records_are_counted_as_they_are_received() -> None:
+    tracker = tracker_on(None)
+    assert tracker.wait_received(0, 0)
+    assert not tracker.wait_received(20, 0)
+    for n in (0, 0, 1):
+        tracker.add("clicks", block(n))
+    tracker.forget("clicks", 2)
+    tracker.add("clicks", block(0))
+    assert tracker.wait_received(20, 0)
+    assert tracker.records_received == 20
+
+
 # -- reported twice --------------------------------------------------------------------------------
 
 

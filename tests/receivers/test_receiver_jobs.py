@@ -120,11 +120,14 @@ def test_block_servers_are_started_where_they_are_wanted(spark: FakeSpark) -> No
 
 def test_after_they_were_cancelled_no_job_starts(spark: FakeSpark) -> None:
     jobs, context = jobs_of()
+    running = launch(jobs)
     jobs.cancel()
+    context.cancelJobGroup.assert_called_once_with("tidemill-receivers-run")
+    spark.ends.put(RuntimeError("cancelled"))
+    assert "cancelled" in running.get(timeout=30)
     ended = launch(jobs)
     assert jobs.wait(0)
-    assert (ended.qsize(), spark.functions) == (0, [])
-    context.cancelJobGroup.assert_called_once_with("tidemill-receivers-run")
+    assert (ended.qsize(), len(spark.functions)) == (0, 1)
 
 
 def test_waiting_is_for_all_jobs(spark: FakeSpark) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -37,9 +37,42 @@ from tidemill.streaming.stream_start import StreamStart
 # -- cores -----------------------------------------------------------------------------------------
 
 
+class Executors:
+    def __init__(self, spark_context: Any) -> None:
+        self._master = str(spark_context.master)
+
+    def executors(self) -> list[ExecutorInfo]:
+        return [ExecutorInfo("driver", "localhost", 2)]
+
+    def is_local(self) -> bool:
+        return self._master.startswith("local")
+
+
+def with_cores(
+    monkeypatch: pytest.MonkeyPatch, master: str, slots: Sequence[int], wait: str = "0"
+) -> Any:
+    """A context whose cluster has so many cores, one answer after the other."""
+    left = list(slots)
+    monkeypatch.setattr(receiver_streams, "SparkExecutors", Executors)
+    monkeypatch.setattr(
+        receiver_streams, "task_slots", lambda _: left.pop(0) if len(left) > 1 else left[0]
+    )
+    context = MagicMock()
+    context.master = master
+    context.getConf.return_value = {"spark.scheduler.maxRegisteredResourcesWaitingTime": wait}
+    return context
+
+
 @pytest.mark.parametrize(("receivers", "slots"), [(0, 1), (1, 2), (3, 4), (1, 64)])
-def test_one_core_more_than_receivers_is_enough(receivers: int, slots: int) -> None:
-    require_cores(receivers, slots, "local[*]")
+@pytest.mark.parametrize("master", ["local[*]", "yarn"])
+def test_one_core_more_than_receivers_is_enough(
+    monkeypatch: pytest.MonkeyPatch, receivers: int, slots: int, master: str
+) -> None:
+    require_cores(with_cores(monkeypatch, master, [slots], "60s"), receivers)
+
+
+def test_executors_that_are_on_their_way_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    require_cores(with_cores(monkeypatch, "yarn", [0, 0, 2, 3], "60s"), 2)
 
 
 @pytest.mark.parametrize(
@@ -49,18 +82,20 @@ def test_one_core_more_than_receivers_is_enough(receivers: int, slots: int) -> N
             1,
             1,
             "local",
-            "this stream has 1 receiver, each of which takes a core for as long as it runs, and its "
-            "batches need one more: that makes 2 cores, and Spark has 1 here (local): give Spark the "
-            "master local[2] or more",
+            "this stream has 1 receiver, each of which takes a core for as long as it runs, and needs one "
+            "more for its batches: 2 cores, and Spark has 1 here (local): give Spark the master local[2] "
+            "or more",
         ),
         (3, 2, "local[2]", "local[4] or more"),
         (2, 2, "spark://host:7077", "at least 3 cores (spark.cores.max, spark.executor.instances)"),
         (2, 0, "yarn", "3 cores, and Spark has 0 here (yarn)"),
     ],
 )
-def test_too_few_cores_are_refused(receivers: int, slots: int, master: str, message: str) -> None:
+def test_too_few_cores_are_refused(
+    monkeypatch: pytest.MonkeyPatch, receivers: int, slots: int, master: str, message: str
+) -> None:
     with pytest.raises(SetupError) as caught:
-        require_cores(receivers, slots, master)
+        require_cores(with_cores(monkeypatch, master, [slots]), receivers)
     assert message in str(caught.value)
 
 
@@ -145,16 +180,6 @@ def it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     def jobs(_: Any, setup: ExecutorSetup) -> FakeJobs:
         it.setups.append(setup)
         return it.jobs
-
-    class Executors:
-        def __init__(self, _: Any) -> None:
-            pass
-
-        def executors(self) -> list[ExecutorInfo]:
-            return [ExecutorInfo("driver", "localhost", 2)]
-
-        def is_local(self) -> bool:
-            return True
 
     monkeypatch.setattr(rpc, "RpcServer", Server)
     monkeypatch.setattr(receiver_jobs, "ReceiverJobs", jobs)

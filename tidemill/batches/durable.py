@@ -83,7 +83,7 @@ class DurableBatches:
 
     def clear_leftovers(self) -> None:
         """Delete what a stream has left that died before it was written down: nobody will go on with it."""
-        for folder in ("sources", "state"):
+        for folder in ("sources", "state", "received"):
             self.storage.delete_folder(folder)
 
     def close(self) -> None:

@@ -29,7 +29,7 @@ class SourceLog:
     """The folder of one source."""
 
     def __init__(self, storage: Storage, source_name: str) -> None:
-        self._storage = storage.under(f"sources/{_folder_name(source_name)}")
+        self._storage = storage.under(f"sources/{folder_name(source_name)}")
 
     def put(self, name: str, values: Iterable[Any]) -> None:
         """Write an entry, durably, in place of one that has the same name."""
@@ -68,7 +68,7 @@ def _version_line(body: str) -> str:
     return f"v1 {zlib.crc32(body.encode()):08x}"
 
 
-def _folder_name(source_name: str) -> str:
+def folder_name(source_name: str) -> str:
     """Any name as one name of a folder: quoted, and ``.`` and ``..`` are names of other folders."""
     quoted = quote(source_name, safe="")
     return quoted if quoted.strip(".") else quoted.replace(".", "%2E")

@@ -265,6 +265,12 @@ RECEIVER_RESTART_DELAY_MS = Setting(
     lambda text: time_ms(text, bare_unit="ms"),
     "How long a receiver that restarts itself waits. A bare number is milliseconds.",
 )
+REGISTRATION_WAIT_MS = Setting(
+    "spark.scheduler.maxRegisteredResourcesWaitingTime",
+    30_000,
+    lambda text: time_ms(text, bare_unit="ms"),
+    "Spark's own: how long a start waits for the executors that its receivers need.",
+)
 RECEIVER_MEMORY = Setting(
     "spark.tidemill.receiver.memory",
     256 << 20,
@@ -338,6 +344,7 @@ ALL_SETTINGS: tuple[Setting[Any], ...] = (
     RECEIVER_WAL_ROLLING_INTERVAL_S,
     RECEIVER_WAL_MAX_FAILURES,
     RECEIVER_RESTART_DELAY_MS,
+    REGISTRATION_WAIT_MS,
     RECEIVER_MEMORY,
     RECEIVER_MAX_HELD,
     DYNAMIC_ALLOCATION_ENABLED,

@@ -5,3 +5,7 @@ is to run, its tracking information says where it does, and the allocation manag
 more executors, or gives some back that run no receiver. What receivers store becomes blocks, and
 blocks become a source like any other.
 """
+
+from tidemill.receivers.receiver import Receiver
+
+__all__ = ["Receiver"]

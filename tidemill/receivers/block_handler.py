@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pyspark import StorageLevel
 
 from tidemill.checkpoint.log_records import LogSlice
+from tidemill.checkpoint.source_log import folder_name
 from tidemill.checkpoint.storage import open_storage
 from tidemill.checkpoint.write_ahead_log import LogWriter
 from tidemill.common.clock import Clock
@@ -25,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 def data_folder(stream_name: str) -> str:
     """The folder of the checkpoint directory that has the write-ahead log of a stream's blocks."""
-    return f"received/data/{stream_name}"
+    return f"received/data/{folder_name(stream_name)}"
 
 
 @dataclass(frozen=True)

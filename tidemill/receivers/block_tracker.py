@@ -119,6 +119,8 @@ class BlockTracker:
         self._storage = storage
         self._clock = clock
         self._lock = threading.Lock()
+        self._received = threading.Condition(self._lock)
+        self.records_received = 0
         self._streams: dict[str, _Stream] = {}
         self._is_closed = False
         self._log: LogWriter | None = None
@@ -180,7 +182,14 @@ class BlockTracker:
             if on_new is not None:  # 3
                 on_new(info)
             of.add(info)
+            self.records_received += info.records
+            self._received.notify_all()
             return True
+
+    def wait_received(self, records: int, timeout_s: float) -> bool:
+        """Until so many records have been reported since the start. False if that took too long."""
+        with self._received:
+            return self._received.wait_for(lambda: self.records_received >= records, timeout_s)
 
     def close(self) -> None:
         """Take no more blocks, and forget none."""

@@ -103,4 +103,6 @@ class ReceiverJobs:
         """End the jobs that run, and start no other."""
         with self._changed:
             self._is_cancelled = True
-        cancel_jobs(self._sc, self._group)
+            is_running = bool(self._running)
+        if is_running:
+            cancel_jobs(self._sc, self._group)

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tidemill.batches.rate_controller import RateController
-from tidemill.common.clock import Clock
+from tidemill.common.clock import Clock, SystemClock
 from tidemill.common.config import (
     BACKPRESSURE_ENABLED,
     BACKPRESSURE_INITIAL_RATE,
@@ -26,6 +26,7 @@ from tidemill.common.config import (
     RECEIVER_WAL_ENABLE,
     RECEIVER_WAL_MAX_FAILURES,
     RECEIVER_WAL_ROLLING_INTERVAL_S,
+    REGISTRATION_WAIT_MS,
 )
 from tidemill.errors import SetupError
 from tidemill.progress.listener_bus import ListenerBus
@@ -36,6 +37,8 @@ from tidemill.receivers.supervisor import SupervisorSettings
 from tidemill.spark.executors import SparkExecutors, task_slots
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
+
     from tidemill.batches.durable import DurableBatches
     from tidemill.streaming.graph import DStreamGraph
 
@@ -74,7 +77,7 @@ class StreamReceivers:
         sc = graph.spark_context
         conf = sc.getConf()
         self.sources = receiver_sources(graph)
-        require_cores(len(self.sources), task_slots(sc), str(sc.master))
+        require_cores(sc, len(self.sources))
         names = {
             node.source_id: node.operator_id
             for node in graph.inputs
@@ -94,27 +97,27 @@ class StreamReceivers:
         try:
             setup = replace(setup, tracker=str(replace(self._server.endpoint, host=reached_at)))
             storage = None if durable is None else durable.storage
-            blocks = BlockTracker(storage, clock)
+            self._blocks = BlockTracker(storage, clock)
             calls = ExecutorCalls(secret)
             files = None if self._folders is None else BlockFiles(self._folders)
             cleaner = BlockCleaner(calls, files, storage)
-            cleaner.restore(blocks.all_blocks(), names.values())
+            cleaner.restore(self._blocks.all_blocks(), names.values())
             self.tracker = ReceiverTracker(
                 [
                     ReceiverInput(stream_id, names[stream_id], source.receiver)
                     for stream_id, source in self.sources.items()
                 ],
-                blocks,
+                self._blocks,
                 SparkExecutors(sc),
                 ReceiverJobs(sc, setup),
                 cleaner,
                 calls,
                 bus.post,
-                clock,
+                SystemClock(),  # receivers live in the time of their machines, whatever the batches do
             )
             reader = BlockReader(graph.checkpoint_directory, secret)
             for stream_id, source in self.sources.items():
-                source.bind(names[stream_id], blocks, reader, self.tracker.forget)
+                source.bind(names[stream_id], self._blocks, reader, self.tracker.forget)
         except BaseException:
             self._remove()
             raise
@@ -137,6 +140,14 @@ class StreamReceivers:
     def stop_receiving(self, timeout_s: float) -> bool:
         """End all receivers; what they have stored stays, and can be planned."""
         return self.tracker.stop_receivers("the stream is being stopped", timeout_s)
+
+    @property
+    def records_received(self) -> int:
+        """How many records the receivers have stored since the stream started."""
+        return self._blocks.records_received
+
+    def wait_received(self, records: int, timeout_s: float) -> bool:
+        return self._blocks.wait_received(records, timeout_s)
 
     @property
     def has_unplanned(self) -> bool:
@@ -227,8 +238,19 @@ def keeps_log(conf: Any, directory: str | None) -> bool:
     return wanted is not False
 
 
-def require_cores(receivers: int, slots: int, master: str) -> None:
-    """Receivers hold a core each: without one more, no batch would ever run."""
+def require_cores(spark_context: SparkContext, receivers: int) -> None:
+    """Receivers hold a core each: without one more, no batch would ever run.
+
+    The executors of a cluster may still be on their way: they are waited for as long as Spark would.
+    """
+    master = str(spark_context.master)
+    slots = task_slots(spark_context)
+    if not SparkExecutors(spark_context).is_local():
+        clock = SystemClock()
+        until_ms = clock.now_ms() + REGISTRATION_WAIT_MS.read(spark_context.getConf())
+        while slots <= receivers and clock.now_ms() < until_ms:
+            clock.wait_till(clock.now_ms() + 100)
+            slots = task_slots(spark_context)
     if slots > receivers:
         return
     remedy = (
@@ -239,6 +261,6 @@ def require_cores(receivers: int, slots: int, master: str) -> None:
     )
     raise SetupError(
         f"this stream has {receivers} {'receiver' if receivers == 1 else 'receivers'}, each of which takes "
-        f"a core for as long as it runs, and its batches need one more: that makes {receivers + 1} cores, "
-        f"and Spark has {slots} here ({master}): {remedy}"
+        f"a core for as long as it runs, and needs one more for its batches: {receivers + 1} cores, and "
+        f"Spark has {slots} here ({master}): {remedy}"
     )

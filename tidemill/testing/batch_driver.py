@@ -32,6 +32,20 @@ class BatchDriver:
             raise StopTimeoutError(f"the batches up to {last_ms} ms did not end in {timeout_s} s")
         self._ssc.awaitTermination(0)
 
+    def wait_received(self, records: int, timeout_s: float = 60.0) -> None:
+        """Wait until the receivers of the stream have stored so many records since it started.
+
+        They run in processes of their own, on the machine's clock: the next batch has what they stored.
+        """
+        receivers = self._ssc._start.receivers
+        if receivers is None:
+            raise IllegalStateError("this stream has no receivers, or has not been started")
+        if not receivers.wait_received(records, timeout_s):
+            self._ssc.awaitTermination(0)
+            raise StopTimeoutError(
+                f"{receivers.records_received} of {records} records were received in {timeout_s} s"
+            )
+
 
 def collected(stream: DStream[Any]) -> list[list[Any]]:
     """An output operation that appends the records of each batch to the list it returns."""
