@@ -264,12 +264,12 @@ def test_settings_are_read_by_sparks_names() -> None:
 @pytest.mark.parametrize(
     ("conf", "message"),
     [
-        ({"scalingInterval": "0"}, "scalingInterval must be more than 0, not 0"),
+        ({"scalingInterval": "0"}, "scalingInterval is '0': expected a time of at least 1ms"),
         ({"scalingInterval": "often"}, "scalingInterval is 'often': expected a time"),
-        ({"scalingUpRatio": "0"}, "scalingUpRatio must be more than 0, not 0"),
+        ({"scalingUpRatio": "0"}, "scalingUpRatio is '0': expected a number above 0"),
         ({"scalingUpRatio": "nan"}, "scalingUpRatio is 'nan': expected a number"),
         ({"scalingUpRatio": "high"}, "scalingUpRatio is 'high': expected a number"),
-        ({"scalingDownRatio": "-0.1"}, "scalingDownRatio must be more than 0, not -0.1"),
+        ({"scalingDownRatio": "-0.1"}, "scalingDownRatio is '-0.1': expected a number above 0"),
         ({"scalingUpRatio": "0.2"}, r"UpRatio \(0.2\) must be more than .*DownRatio \(0.3\)"),
         ({"scalingUpRatio": "0.3"}, r"UpRatio \(0.3\) must be more than .*DownRatio \(0.3\)"),
         ({"minExecutors": "0"}, "minExecutors is '0': expected a whole number"),
@@ -284,10 +284,19 @@ def test_settings_that_cannot_be_are_refused(conf: dict[str, str], message: str)
         AllocationSettings.from_conf({f"{STREAMING}.{key}": text for key, text in conf.items()})
 
 
-@pytest.mark.parametrize("bound", ["min_executors", "max_executors"])
-def test_a_bound_of_nothing_is_refused(bound: str) -> None:
-    with pytest.raises(SetupError, match="Executors must be more than 0, not 0"):
-        AllocationSettings(**{bound: 0})  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    "name",
+    [
+        "min_executors",
+        "max_executors",
+        "scaling_interval_ms",
+        "scaling_up_ratio",
+        "scaling_down_ratio",
+    ],
+)
+def test_nothing_is_refused(name: str) -> None:
+    with pytest.raises(SetupError, match="must be more than 0, not 0"):
+        AllocationSettings(**{name: 0})  # type: ignore[arg-type]
 
 
 BOTH = {"spark.dynamicAllocation.enabled": "true", f"{STREAMING}.enabled": "true"}

@@ -268,7 +268,7 @@ RECEIVER_RESTART_DELAY_MS = Setting(
 REGISTRATION_WAIT_MS = Setting(
     "spark.scheduler.maxRegisteredResourcesWaitingTime",
     30_000,
-    time_ms,
+    lambda text: time_ms(text, bare_unit="ms"),
     "Spark's own: how long a start waits for the executors that its receivers need.",
 )
 RECEIVER_MEMORY = Setting(
@@ -314,13 +314,13 @@ DYNAMIC_ALLOCATION_SCALING_UP_RATIO = Setting(
     "spark.streaming.dynamicAllocation.scalingUpRatio",
     0.9,
     positive,
-    "Ask for executors when the mean processing time is above this part of the batch interval.",
+    "Ask for executors when the mean processing time is at least this part of the batch interval.",
 )
 DYNAMIC_ALLOCATION_SCALING_DOWN_RATIO = Setting(
     "spark.streaming.dynamicAllocation.scalingDownRatio",
     0.3,
     positive,
-    "Give an executor back when the mean processing time is below this part of the batch interval.",
+    "Give an executor back when the mean processing time is at most this part of the batch interval.",
 )
 
 ALL_SETTINGS: tuple[Setting[Any], ...] = (

@@ -12,23 +12,24 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 
 import pyarrow as pa
 
 from tidemill.common.clock import SystemClock
-from tidemill.common.rpc import RpcServer
-from tidemill.errors import ReceiverError
+from tidemill.common.rpc import Endpoint, RpcClient, RpcServer
+from tidemill.errors import ReceiverError, RpcError, RpcTimeoutError
 from tidemill.receivers.block_files import (
     BlockFiles,
     BlockFolders,
-    is_alive,
     map_block,
     write_block,
 )
 from tidemill.receivers.messages import CleanupOldBlocks, Done, decode
 
 LOOK_MS = 1000
+NOTE = ".server"  # has the endpoint; no block has a name like this
 
 
 @dataclass(frozen=True)
@@ -42,17 +43,39 @@ class ServerSetup:
 
 
 def ensure_block_server(setup: ServerSetup) -> str:
-    """The endpoint of this executor's block server, which is started if there is none yet."""
+    """The endpoint of this executor's block server, which is started if there is none, or none any more.
+
+    One that has died has left its blocks behind, in the same folders: the next one serves them.
+    """
     setup.folders.make()
-    note = os.path.join(setup.folders.disk, ".server")
+    note = os.path.join(setup.folders.disk, NOTE)
     with open(note, "a+") as file:
         fcntl.flock(file, fcntl.LOCK_EX)  # several receivers may start at once
         file.seek(0)
-        if known := file.read():
+        known = file.read()
+        if known and _answers(known, bytes.fromhex(setup.secret)):
             return known
         endpoint = _spawn(setup)
+        file.truncate(0)
         file.write(endpoint)
         return endpoint
+
+
+def _answers(endpoint: str, secret: bytes) -> bool:
+    """False if it is certain that no such server is there any more: one that is slow still is."""
+    try:
+        client = RpcClient(Endpoint.parse(endpoint), secret)
+    except ValueError:
+        return False  # the note was being written when its writer died
+    try:
+        client.call("Ping")
+        return True
+    except RpcTimeoutError:
+        return True
+    except RpcError:
+        return False
+    finally:
+        client.close()
 
 
 def _spawn(setup: ServerSetup) -> str:
@@ -66,9 +89,9 @@ def _spawn(setup: ServerSetup) -> str:
     )
     assert process.stdin is not None
     assert process.stdout is not None
-    with process.stdin, process.stdout:
-        process.stdin.write(json.dumps(asdict(setup)).encode())
-        process.stdin.close()
+    with process.stdout:
+        with suppress(BrokenPipeError), process.stdin:  # it may have died already
+            process.stdin.write(json.dumps(asdict(setup)).encode())
         endpoint = process.stdout.readline().decode().strip()
     if not endpoint:
         raise ReceiverError(
@@ -102,8 +125,23 @@ def executor_pid() -> int:
         return int(stat.read().rpartition(")")[2].split()[1])
 
 
+def started_at(pid: int) -> str | None:
+    """When a process was started, by the kernel's count. None if it is gone, or only its entry is left.
+
+    Another process that gets the same pid later has another time.
+    """
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            state, *fields = stat.read().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return None if state in "ZX" else fields[18]
+
+
 def main() -> None:
     told = json.load(sys.stdin)
+    watched = told["watch_pid"]
+    began = started_at(watched)
     folders = BlockFolders(**told["folders"])
     blocks = Blocks(folders)
     stopped: list[bool] = []
@@ -117,13 +155,17 @@ def main() -> None:
     server = RpcServer(
         told["host"],
         bytes.fromhex(told["secret"]),
-        {"CleanupOldBlocks": blocks.cleanup, "StopBlockServer": stop},
+        {
+            "CleanupOldBlocks": blocks.cleanup,
+            "StopBlockServer": stop,
+            "Ping": lambda _: Done().encode(),
+        },
         blocks=blocks,
     )
     server.start()
     sys.stdout.write(f"{server.endpoint}\n")
     sys.stdout.close()
-    while not stopped and is_alive(told["watch_pid"]):
+    while not stopped and began is not None and started_at(watched) == began:
         clock.wait_till(clock.now_ms() + LOOK_MS, lambda: bool(stopped))
     server.stop()
     folders.remove()

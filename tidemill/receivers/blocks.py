@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
 from tidemill.checkpoint.log_records import LogSlice
+
+BLOCK_ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")  # it is the name of a file, too
 
 
 @dataclass(frozen=True)
@@ -25,8 +28,11 @@ class BlockPlace:
 
     @classmethod
     def from_json(cls, value: Any) -> BlockPlace:
-        executor_id, host, path, server = map(str, value)
-        return cls(executor_id, host, path, server)
+        """``ValueError`` for anything but what :meth:`to_json` gives."""
+        match value:
+            case [str(executor_id), str(host), str(path), str(server)]:
+                return cls(executor_id, host, path, server)
+        raise ValueError("not a place of a block (executor, host, path, server)")
 
 
 @dataclass(frozen=True)
@@ -57,13 +63,40 @@ class BlockInfo:
 
     @classmethod
     def from_json(cls, value: Any) -> BlockInfo:
+        """``ValueError`` for anything but what :meth:`to_json` gives."""
+        if not isinstance(value, dict) or set(value) != {*_FIELDS, "log"}:
+            raise ValueError("not the fields of a block")
+        for name, type_ in _FIELDS.items():
+            if type(value[name]) is not type_ or (type_ is int and value[name] < 0):
+                raise ValueError(f"{name} of a block is {type(value[name]).__name__}, or below 0")
+        if not BLOCK_ID.fullmatch(value["block"]):
+            raise ValueError("not the id of a block")
         log = value["log"]
         return cls(
-            int(value["stream"]),
-            str(value["block"]),
-            int(value["records"]),
-            int(value["bytes"]),
-            str(value["sha256"]),
+            value["stream"],
+            value["block"],
+            value["records"],
+            value["bytes"],
+            value["sha256"],
             tuple(BlockPlace.from_json(place) for place in value["places"]),
-            None if log is None else LogSlice.from_json(log),
+            None if log is None else _slice(log),
         )
+
+
+_FIELDS: dict[str, type] = {
+    "stream": int,
+    "block": str,
+    "records": int,
+    "bytes": int,
+    "sha256": str,
+    "places": list,
+}
+
+
+def _slice(value: Any) -> LogSlice:
+    slice_ = LogSlice.from_json(value)
+    if bool in map(type, value) or slice_.offset < 0 or slice_.length < 0:
+        raise ValueError("not a slice of a log")
+    if slice_.path.startswith("/") or ".." in slice_.path.split("/"):
+        raise ValueError("a slice of a log outside of the checkpoint directory")
+    return slice_

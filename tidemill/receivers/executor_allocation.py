@@ -20,7 +20,17 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tidemill.common.clock import Clock
-from tidemill.common.config import Conf, Setting, boolean, positive_int, time_ms
+from tidemill.common.config import (
+    DYNAMIC_ALLOCATION_ENABLED,
+    DYNAMIC_ALLOCATION_MAX_EXECUTORS,
+    DYNAMIC_ALLOCATION_MIN_EXECUTORS,
+    DYNAMIC_ALLOCATION_SCALING_DOWN_RATIO,
+    DYNAMIC_ALLOCATION_SCALING_INTERVAL_MS,
+    DYNAMIC_ALLOCATION_SCALING_UP_RATIO,
+    Conf,
+    Setting,
+    boolean,
+)
 from tidemill.common.recurring_timer import RecurringTimer
 from tidemill.errors import SetupError
 from tidemill.progress.events import BatchCompleted
@@ -29,54 +39,6 @@ from tidemill.spark.executor_info import ExecutorInfo
 logger = logging.getLogger(__name__)
 
 
-def number(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise ValueError("expected a number such as 0.9")
-    return value
-
-
-_PREFIX = "spark.streaming.dynamicAllocation"
-
-ENABLED = Setting(
-    f"{_PREFIX}.enabled",
-    False,
-    boolean,
-    "Ask the cluster for executors, and give them back, by how long batches take.",
-)
-SCALING_INTERVAL_MS = Setting(
-    f"{_PREFIX}.scalingInterval",
-    60_000,
-    time_ms,
-    "How often the number of executors is looked at. A bare number is in seconds.",
-)
-SCALING_UP_RATIO = Setting(
-    f"{_PREFIX}.scalingUpRatio",
-    0.9,
-    number,
-    "Ask for executors when the mean processing time is at least this part of the batch interval.",
-)
-SCALING_DOWN_RATIO = Setting(
-    f"{_PREFIX}.scalingDownRatio",
-    0.3,
-    number,
-    "Give an executor back when the mean processing time is at most this part of the batch interval.",
-)
-MIN_EXECUTORS: Setting[int | None] = Setting(
-    f"{_PREFIX}.minExecutors",
-    None,
-    positive_int,
-    "Never give back more executors than leaves this many. Default: the number of receivers, at least 1.",
-)
-MAX_EXECUTORS: Setting[int | None] = Setting(
-    f"{_PREFIX}.maxExecutors",
-    None,
-    positive_int,
-    "Never ask for more executors than makes this many. Default: no limit.",
-)
 CORE_ENABLED = Setting(
     "spark.dynamicAllocation.enabled",
     False,
@@ -92,10 +54,10 @@ class AllocationSettings:
     ``min_executors`` None: the number of receivers, at least 1. ``max_executors`` None: no limit.
     """
 
-    enabled: bool = ENABLED.default
-    scaling_interval_ms: int = SCALING_INTERVAL_MS.default
-    scaling_up_ratio: float = SCALING_UP_RATIO.default
-    scaling_down_ratio: float = SCALING_DOWN_RATIO.default
+    enabled: bool = DYNAMIC_ALLOCATION_ENABLED.default
+    scaling_interval_ms: int = DYNAMIC_ALLOCATION_SCALING_INTERVAL_MS.default
+    scaling_up_ratio: float = DYNAMIC_ALLOCATION_SCALING_UP_RATIO.default
+    scaling_down_ratio: float = DYNAMIC_ALLOCATION_SCALING_DOWN_RATIO.default
     min_executors: int | None = None
     max_executors: int | None = None
 
@@ -105,40 +67,42 @@ class AllocationSettings:
     @classmethod
     def from_conf(cls, conf: Conf) -> AllocationSettings:
         """The settings of a session. In local mode, which has one executor for ever, it is never on."""
-        enabled = ENABLED.read(conf)
+        enabled = DYNAMIC_ALLOCATION_ENABLED.read(conf)
         master = str(conf.get("spark.master") or "")
         if enabled and (master == "local" or master.startswith("local[")):
-            logger.warning("%s has no effect with master %s", ENABLED.key, master)
+            logger.warning(
+                "%s has no effect with master %s", DYNAMIC_ALLOCATION_ENABLED.key, master
+            )
             enabled = False
         if enabled and CORE_ENABLED.read(conf):
             raise SetupError(
-                f"{CORE_ENABLED.key} and {ENABLED.key} are both true, and would undo each other's "
-                f"decisions: set {CORE_ENABLED.key} to false to let the stream decide, or "
-                f"{ENABLED.key} to false to leave it to Spark."
+                f"{CORE_ENABLED.key} and {DYNAMIC_ALLOCATION_ENABLED.key} are both true, and would undo "
+                f"each other's decisions: set {CORE_ENABLED.key} to false to let the stream decide, or "
+                f"{DYNAMIC_ALLOCATION_ENABLED.key} to false to leave it to Spark."
             )
         return cls(
             enabled,
-            SCALING_INTERVAL_MS.read(conf),
-            SCALING_UP_RATIO.read(conf),
-            SCALING_DOWN_RATIO.read(conf),
-            MIN_EXECUTORS.read(conf),
-            MAX_EXECUTORS.read(conf),
+            DYNAMIC_ALLOCATION_SCALING_INTERVAL_MS.read(conf),
+            DYNAMIC_ALLOCATION_SCALING_UP_RATIO.read(conf),
+            DYNAMIC_ALLOCATION_SCALING_DOWN_RATIO.read(conf),
+            DYNAMIC_ALLOCATION_MIN_EXECUTORS.read(conf),
+            DYNAMIC_ALLOCATION_MAX_EXECUTORS.read(conf),
         )
 
     def _validate(self) -> None:
         for setting, value in (
-            (SCALING_INTERVAL_MS, self.scaling_interval_ms),
-            (SCALING_UP_RATIO, self.scaling_up_ratio),
-            (SCALING_DOWN_RATIO, self.scaling_down_ratio),
-            (MIN_EXECUTORS, self.min_executors),
-            (MAX_EXECUTORS, self.max_executors),
+            (DYNAMIC_ALLOCATION_SCALING_INTERVAL_MS, self.scaling_interval_ms),
+            (DYNAMIC_ALLOCATION_SCALING_UP_RATIO, self.scaling_up_ratio),
+            (DYNAMIC_ALLOCATION_SCALING_DOWN_RATIO, self.scaling_down_ratio),
+            (DYNAMIC_ALLOCATION_MIN_EXECUTORS, self.min_executors),
+            (DYNAMIC_ALLOCATION_MAX_EXECUTORS, self.max_executors),
         ):
             if value is not None and not value > 0:
                 raise SetupError(f"{setting.key} must be more than 0, not {value}")
         if self.scaling_up_ratio <= self.scaling_down_ratio:
             raise SetupError(
-                f"{SCALING_UP_RATIO.key} ({self.scaling_up_ratio}) must be more than "
-                f"{SCALING_DOWN_RATIO.key} ({self.scaling_down_ratio})"
+                f"{DYNAMIC_ALLOCATION_SCALING_UP_RATIO.key} ({self.scaling_up_ratio}) must be more than "
+                f"{DYNAMIC_ALLOCATION_SCALING_DOWN_RATIO.key} ({self.scaling_down_ratio})"
             )
         if (
             self.min_executors is not None
@@ -146,8 +110,8 @@ class AllocationSettings:
             and self.min_executors > self.max_executors
         ):
             raise SetupError(
-                f"{MIN_EXECUTORS.key} ({self.min_executors}) must not be more than "
-                f"{MAX_EXECUTORS.key} ({self.max_executors})"
+                f"{DYNAMIC_ALLOCATION_MIN_EXECUTORS.key} ({self.min_executors}) must not be more than "
+                f"{DYNAMIC_ALLOCATION_MAX_EXECUTORS.key} ({self.max_executors})"
             )
 
 

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterable
 
 from tidemill.common.rpc import Endpoint, RpcClient
-from tidemill.errors import RpcError
+from tidemill.errors import TidemillError
 from tidemill.receivers.messages import CleanupOldBlocks, Done, Message
 
 TIMEOUT_S = 5.0
@@ -26,20 +26,26 @@ class ExecutorCalls:
 
     def tell(self, endpoint: str, message: Message, name: str | None = None) -> bool:
         """False if nobody is there any more."""
-        with self._lock:
-            client = self._clients.get(endpoint)
-            if client is None:
-                client = RpcClient(Endpoint.parse(endpoint), self._secret)
-                self._clients[endpoint] = client
         try:
-            client.call(name or type(message).__name__, message.encode(), TIMEOUT_S)
+            self._client(endpoint).call(name or type(message).__name__, message.encode(), TIMEOUT_S)
             return True
-        except RpcError as error:
+        except (TidemillError, ValueError) as error:  # ValueError: that is no endpoint at all
             logger.info("%s was not told %s: %s", endpoint, type(message).__name__, error)
-            with self._lock:
-                self._clients.pop(endpoint, None)
-            client.close()
+            self.forget(endpoint)
             return False
+
+    def _client(self, endpoint: str) -> RpcClient:
+        with self._lock:
+            if endpoint not in self._clients:
+                self._clients[endpoint] = RpcClient(Endpoint.parse(endpoint), self._secret)
+            return self._clients[endpoint]
+
+    def forget(self, endpoint: str) -> None:
+        """Nobody is called there any more, as far as is known."""
+        with self._lock:
+            client = self._clients.pop(endpoint, None)
+        if client is not None:
+            client.close()
 
     def cleanup(self, endpoint: str, block_ids: tuple[str, ...], held_bytes: int) -> None:
         for start in range(0, max(1, len(block_ids)), IDS_A_CALL):

@@ -38,6 +38,7 @@ ReceiverJobEnded       the Spark job of a receiver is over, whatever the reason
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar, get_type_hints
 
@@ -68,7 +69,7 @@ def decode(cls: type[M], body: bytes) -> M:
         if not isinstance(values, dict) or set(values) != set(hints):
             raise ValueError("not these fields")
         return cls(**{name: _from_json(hints[name], values[name]) for name in hints})
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"this is not a {cls.__name__}: {error}") from None
 
 
@@ -83,13 +84,22 @@ def _from_json(hint: Any, value: Any) -> Any:
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
             raise ValueError("not a list of names")
         return tuple(value)
-    if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if hint == (float | None):
-        return None if value is None else float(value)
+    if hint in (float, float | None):
+        return None if value is None and hint is not float else _number(value)
     if type(value) is not hint:
         raise ValueError(f"a {type(value).__name__} where a {hint.__name__} should be")
     return value
+
+
+def _number(value: Any) -> float:
+    # JSON as Python reads it has numbers without end, and some that are none.
+    try:
+        number = float(value) if type(value) in (int, float) else math.nan
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number):
+        raise ValueError("not a number")
+    return number
 
 
 # -- from an executor ----------------------------------------------------------------------------

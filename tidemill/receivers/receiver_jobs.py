@@ -86,7 +86,8 @@ class ReceiverJobs:
             if self._setup.folders is not None:
                 locations = []  # local mode: there is no choice
             pickled = cloudpickle.dumps(receiver.receiver)  # type: ignore[no-untyped-call]
-            located_rdd(self._sc, [(pickled, locations)]).mapPartitions(task).collect()
+            located = located_rdd(self._sc, [(pickled, locations)])
+            failure = "".join(located.mapPartitions(task).collect())
         except BaseException as error:
             failure = user_traceback(error)
         finally:

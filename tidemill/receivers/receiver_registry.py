@@ -48,11 +48,11 @@ class ReceiverRegistry:
     # -- what happens to a receiver ------------------------------------------------------------
 
     def scheduled(self, stream_id: int, candidates: tuple[Location, ...]) -> int | None:
-        """It is sent to its candidates. The number of this start; None if none is to start any more."""
+        """It is sent to its candidates. The number of this start; None if it is not to start any more."""
         with self._lock:
-            if not self._accepts:
-                return None
             tracked = self._tracked[stream_id]
+            if not self._accepts or tracked.is_over:
+                return None
             tracked.attempt += 1
             tracked.info = replace(
                 tracked.info, state=ReceiverState.SCHEDULED, scheduled=candidates, running=None
@@ -63,9 +63,11 @@ class ReceiverRegistry:
         """It may run where it was sent to, in its latest attempt, unless all are to end."""
         here = ExecutorInfo(message.executor_id, message.host, 0)
         with self._lock:
-            tracked = self._tracked.get(message.stream_id)
-            if tracked is None or not self._accepts or message.attempt != tracked.attempt:
+            if not self._accepts or not self._is_latest(message.stream_id, message.attempt):
                 return False
+            tracked = self._tracked[message.stream_id]
+            if tracked.info.state is not ReceiverState.SCHEDULED:
+                return False  # an attempt that has registered, or whose job has ended, is no news
             candidates = tracked.info.scheduled or ()
             if candidates and not still_alive(candidates, [here]):
                 return False
@@ -77,25 +79,25 @@ class ReceiverRegistry:
             return True
 
     def deregister(self, stream_id: int, attempt: int) -> bool:
-        """It has ended by itself, or because it was asked to. False if it is not the one that counts."""
+        """It has ended by itself, or because it was asked to. False if it is not one that was running."""
         with self._lock:
             if not self._is_latest(stream_id, attempt):
                 return False
-            self._tracked[stream_id].is_over = self._accepts
+            tracked = self._tracked[stream_id]
+            was_active = tracked.info.state is ReceiverState.ACTIVE
+            tracked.is_over = self._accepts
             self._became_inactive(stream_id)
-            return True
+            return was_active
 
     def job_ended(self, stream_id: int, attempt: int) -> Tracked | None:
-        """What was known of it until now, if it is to be started again; None if not."""
+        """What was known of it until now; None if that was not the job that counts."""
         with self._lock:
             if not self._is_latest(stream_id, attempt):
                 return None
             tracked = self._tracked[stream_id]
             before = replace(tracked)
             self._became_inactive(stream_id)
-            if not self._accepts or tracked.is_over:
-                return None
-            if before.info.state is not ReceiverState.ACTIVE:
+            if before.info.state is ReceiverState.SCHEDULED:
                 tracked.in_vain += 1
             return before
 
@@ -138,6 +140,11 @@ class ReceiverRegistry:
     def accepts(self) -> bool:
         """False once all receivers are to end."""
         return self._accepts
+
+    def may_start(self, stream_id: int) -> bool:
+        """False once it has ended for good, or all are to end."""
+        with self._lock:
+            return self._accepts and not self._tracked[stream_id].is_over
 
     def is_latest(self, stream_id: int, attempt: int) -> bool:
         with self._lock:

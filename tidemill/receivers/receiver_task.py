@@ -6,6 +6,7 @@ import os
 import pickle
 import tempfile
 import threading
+import traceback
 import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -37,6 +38,8 @@ from tidemill.receivers.supervisor import ReceiverSupervisor, SupervisorSettings
 from tidemill.spark.executors import current_executor
 
 LOOPBACK = "127.0.0.1"
+LONGEST_TEXT = 40_000
+"""Of an error. The driver takes calls up to a size, and an error that is cut is better than none."""
 
 
 @dataclass(frozen=True)
@@ -80,16 +83,21 @@ class TrackerClient:
         return decode(BlockAdded, self._tell(AddBlock(self._attempt, info)))
 
     def report_error(self, message: str, error: str) -> None:
-        self._tell(ReportError(self._stream_id, message, error))
+        self._tell(ReportError(self._stream_id, _cut(message), _cut(error)))
 
     def deregister(self, message: str, error: str) -> None:
-        self._tell(DeregisterReceiver(self._stream_id, self._attempt, message, error))
+        self._tell(DeregisterReceiver(self._stream_id, self._attempt, _cut(message), _cut(error)))
 
     def add_block_server(self, executor_id: str, host: str, endpoint: str) -> None:
         self._tell(AddBlockServer(executor_id, host, endpoint))
 
     def close(self) -> None:
         self._client.close()
+
+
+def _cut(text: str) -> str:
+    """The end says most: there is the error itself."""
+    return text if len(text) <= LONGEST_TEXT else f"[...]{text[-LONGEST_TEXT:]}"
 
 
 def executor_place(setup: ExecutorSetup) -> tuple[BlockPlace, BlockFolders]:
@@ -125,7 +133,8 @@ class StartBlockServer:
 
 @dataclass(frozen=True)
 class ReceiverTask:
-    """``mapPartitions`` function: runs a receiver, which it is given pickled, until it ends.
+    """``mapPartitions`` function: runs a receiver, which it is given pickled, until it ends. Gives the error
+    that ended it, or an empty text.
 
     1. The driver is asked whether the receiver may run here. If not, the task is over at once, and the
        driver sends another.
@@ -133,6 +142,7 @@ class ReceiverTask:
     3. It has ended and what it stored is safe: the driver is told.
 
     A task that Spark runs a second time by itself does nothing: the driver decides where a receiver goes.
+    So an error is a result, too: raised, it would be followed by a second run that knows nothing of it.
     """
 
     setup: ExecutorSetup
@@ -145,9 +155,13 @@ class ReceiverTask:
             context = TaskContext.get()
             if context is not None and context.attemptNumber() > 0:
                 return
-            yield self._run(pickle.loads(pickled))  # noqa: S301  # from the driver, by Spark
+            try:
+                self._run(pickle.loads(pickled))  # noqa: S301  # from the driver, by Spark
+                yield ""
+            except (Exception, SystemExit):
+                yield traceback.format_exc()
 
-    def _run(self, receiver: Receiver) -> str:
+    def _run(self, receiver: Receiver) -> None:
         from tidemill.common.rpc import RpcServer
         from tidemill.receivers.block_handler import BlockHandler, Replica, open_log
 
@@ -182,7 +196,7 @@ class ReceiverTask:
             name = type(receiver).__name__
             answer = tracker.register(name, place.executor_id, place.host, str(server.endpoint))
             if not answer.accepted:  # 1
-                return "turned away"
+                return
             limiter.update(answer.rate)
             supervisor.update_held(answer.held_bytes)
             handler.replicas = [
@@ -190,9 +204,10 @@ class ReceiverTask:
                 for text in answer.replica_servers
                 if text.split(" ")[0] != place.executor_id
             ]
+            if place.server:
+                tracker.add_block_server(place.executor_id, place.host, place.server)
             self._supervise(supervisor)  # 2
             tracker.deregister(supervisor.end_message, supervisor.end_error)  # 3
-            return "ended"
         finally:
             server.stop()
             handler.close()

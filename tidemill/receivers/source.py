@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from tidemill.batches.batch import AdmissionLimit, Offset, OffsetRange, RangeSize
 from tidemill.batches.parallelism import tasks_for_bytes, tasks_for_records
 from tidemill.batches.source import Source
-from tidemill.errors import DamagedCheckpointError
+from tidemill.errors import DamagedCheckpointError, TidemillError
 from tidemill.receivers.block_tracker import FOLDER, BlockTracker
 from tidemill.receivers.blocks import BlockInfo
 from tidemill.receivers.receiver import Receiver
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from pyspark import RDD, SparkContext
 
     from tidemill.receivers.block_reader import BlockReader
+
+MOST_NAMES = 10
 
 logger = logging.getLogger(__name__)
 
@@ -58,26 +60,28 @@ class ReceiverSource(Source):
         return 0
 
     def resumed(self, start: Offset) -> None:
-        known = self._blocks.end(self._name)
-        if known < start:
-            raise DamagedCheckpointError(
-                FOLDER,
-                f"knows {known} blocks of {self._name}, where batches have been planned with {start}",
-                "Restore the folder from a backup: without it nobody knows what the receivers have stored.",
-            )
+        self._require_known(start)
         self._planned = start
-        lost = [block for block in self._unfinished() if _is_lost(block)]
+        lost = [block for block in self._blocks.known(self._name) if _is_lost(block)]
         if lost:
             logger.warning(
                 "%d blocks with %d records that %s had received are lost with the executors that had "
-                "them: the write-ahead log was off (spark.streaming.receiver.writeAheadLog.enable)",
+                "them, because the write-ahead log was off "
+                "(spark.streaming.receiver.writeAheadLog.enable): %s",
                 len(lost),
                 sum(block.records for block in lost),
                 self._name,
+                _names_of(lost),
             )
 
-    def _unfinished(self) -> list[BlockInfo]:
-        return self._blocks.known(self._name)
+    def _require_known(self, end: Offset) -> None:
+        known = self._blocks.end(self._name)
+        if known < end:
+            raise DamagedCheckpointError(
+                FOLDER,
+                f"knows {known} blocks of {self._name}, where batches have been planned with {end}",
+                "Restore the folder from a backup: without it nobody knows what the receivers have stored.",
+            )
 
     def latest_offset(self, start: Offset, limit: AdmissionLimit, time_ms: int) -> Offset:
         # All that has been taken over: what comes in is limited where it comes in, by the receiver.
@@ -85,13 +89,18 @@ class ReceiverSource(Source):
         return self._planned
 
     def size(self, range_: OffsetRange) -> RangeSize:
+        self._require_known(range_.end)
         blocks = self._blocks.blocks(self._name, range_.start, range_.end)
-        lost = sum(_is_lost(block) for block in blocks)
+        lost = [block for block in blocks if _is_lost(block)]
         kept = [block for block in blocks if not _is_lost(block)]
+        description = f"{len(kept)} blocks"
+        if lost:
+            records = sum(block.records for block in lost)
+            description += (
+                f", {len(lost)} blocks with {records} records are lost: {_names_of(lost)}"
+            )
         return RangeSize(
-            sum(block.records for block in kept),
-            sum(block.bytes for block in kept),
-            f"{len(kept)} blocks" + (f", {lost} blocks are lost" if lost else ""),
+            sum(block.records for block in kept), sum(block.bytes for block in kept), description
         )
 
     def read(self, range_: OffsetRange) -> RDD[Any]:
@@ -108,7 +117,13 @@ class ReceiverSource(Source):
         ).mapPartitionsWithIndex(_Unpickle(self._reader))
 
     def commit(self, end: Offset) -> None:
-        self._on_forgotten(self._blocks.forget(self._name, end))
+        try:
+            self._on_forgotten(self._blocks.forget(self._name, end))
+        except (OSError, TidemillError) as error:
+            # They are only kept for longer: the next commit forgets them, too.
+            logger.warning(
+                "blocks of %s that are done are not forgotten yet: %s", self._name, error
+            )
 
 
 @dataclass(frozen=True)
@@ -137,6 +152,12 @@ def _is_lost(block: BlockInfo) -> bool:
     return not block.places and block.slice_ is None
 
 
+def _names_of(blocks: Sequence[BlockInfo]) -> str:
+    names = ", ".join(block.block_id for block in blocks[:MOST_NAMES])
+    more = len(blocks) - MOST_NAMES
+    return f"{names} and {more} more" if more > 0 else names
+
+
 def hosts_of(blocks: Iterable[BlockInfo]) -> list[str]:
     """The hosts that have most of these blocks, first. In local mode there is nothing to prefer."""
     sizes: Counter[str] = Counter()
@@ -151,7 +172,7 @@ def group_blocks(blocks: Sequence[BlockInfo], parallelism: int) -> list[list[Blo
     size = sum(block.bytes for block in blocks)
     records = sum(block.records for block in blocks)
     tasks = max(tasks_for_bytes(size, parallelism), tasks_for_records(records, parallelism))
-    share = -(-size // tasks)
+    share = max(1, -(-size // tasks))
     groups: list[list[BlockInfo]] = [[]]
     filled = 0
     for block in blocks:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ from tidemill.common.event_loop import EventLoop
 from tidemill.errors import TidemillError
 from tidemill.progress.events import ReceiverError, ReceiverStarted, ReceiverStopped, StreamEvent
 from tidemill.receivers.block_cleaner import BlockCleaner
+from tidemill.receivers.block_server_list import BlockServerList
 from tidemill.receivers.block_tracker import BlockTracker
 from tidemill.receivers.blocks import BlockInfo
 from tidemill.receivers.executor_calls import ExecutorCalls
@@ -47,12 +49,15 @@ from tidemill.receivers.scheduling_policy import (
     still_alive,
 )
 from tidemill.receivers.tracking_info import ReceiverState, ReceiverTrackingInfo
-from tidemill.spark.executor_info import Location
+from tidemill.spark.executor_info import ExecutorInfo, Location
 
 if TYPE_CHECKING:
     from tidemill.spark.executors import SparkExecutors
 
+FIRST_PAUSE_MS = 250
 LONGEST_PAUSE_MS = 30_000
+KEEPS_TO_ITS_PLACE = 3
+"""After so many starts in vain, a receiver may run on any executor that has a core for it."""
 
 logger = logging.getLogger(__name__)
 
@@ -110,7 +115,7 @@ class ReceiverTracker:
         self._registry = ReceiverRegistry(
             (stream_id, type(each.receiver).__name__) for stream_id, each in self._inputs.items()
         )
-        self._block_servers: dict[str, AddBlockServer] = {}
+        self._block_servers = BlockServerList()
         self._events: EventLoop[TrackerEvent] = EventLoop(
             "receiver-tracker", self._on_event, self._on_error
         )
@@ -133,10 +138,13 @@ class ReceiverTracker:
         """End everything. Idempotent."""
         self._registry.refuse_all()
         self._clock.interrupt_waiters()
-        self._jobs.cancel()
+        try:
+            self._jobs.cancel()
+        except Exception as error:  # Spark may be gone, and its jobs with it
+            logger.info("the jobs of receivers could not be cancelled: %s", error)
         self._blocks.close()
         self._events.stop()
-        self._calls.stop_block_servers([each.endpoint for each in self._block_servers.values()])
+        self._calls.stop_block_servers(self._block_servers.take_all())
         self._calls.close()
 
     def ask(
@@ -157,10 +165,14 @@ class ReceiverTracker:
                 return True
 
     def executors_with_receivers(self) -> set[str]:
+        """Those that run one, and those that one has been sent to."""
         return {
-            info.running.executor_id
-            for info in self._registry.infos().values()
-            if info.running is not None
+            place.executor_id
+            for info in self._registry.infos(
+                lambda info: info.state is not ReceiverState.INACTIVE
+            ).values()
+            for place in ((info.running,) if info.running else info.scheduled or ())
+            if isinstance(place, ExecutorInfo)
         }
 
     # -- what the driver tells itself ----------------------------------------------------------
@@ -190,29 +202,61 @@ class ReceiverTracker:
         logger.error("the receiver tracker failed: %s", error, exc_info=error)
 
     def _start_all(self) -> None:
-        self._jobs.start_block_servers(self._executors.executors())
-        candidates = schedule_receivers(
-            [(id_, each.receiver.preferredLocation()) for id_, each in self._inputs.items()],
-            self._executors.executors(),
-        )
+        try:
+            self._have_block_servers(self._executors.executors())
+            candidates = schedule_receivers(
+                [(stream_id, self._preferred_host(stream_id)) for stream_id in self._inputs],
+                self._executors.executors(),
+            )
+        except Exception as error:
+            for stream_id in self._inputs:
+                self._not_started(stream_id, error)
+            return
         for stream_id, locations in candidates.items():
             self._launch(stream_id, locations)
 
     def _restart(self, stream_id: int) -> None:
-        """Start a receiver again: on its old candidates if some are alive, else on the least loaded."""
-        executors = self._executors.executors()
-        self._jobs.start_block_servers(
-            [each for each in executors if each.executor_id not in self._block_servers]
-        )
-        candidates = still_alive(
-            self._registry.of(stream_id).info.scheduled or (), executors
-        ) or reschedule_receiver(
-            stream_id,
-            self._inputs[stream_id].receiver.preferredLocation(),
-            self._registry.infos(),
-            executors,
-        )
+        """Start a receiver again.
+
+        IF it has been started in vain several times, where Spark likes: its place may have no core left.
+        ELSE IF some of its old candidates are alive, on those. ELSE on the least loaded executors.
+        """
+        known = self._registry.of(stream_id)
+        try:
+            executors = self._executors.executors()
+            self._have_block_servers(executors)
+            if known.in_vain >= KEEPS_TO_ITS_PLACE:
+                candidates: tuple[Location, ...] = ()
+            else:
+                candidates = still_alive(
+                    known.info.scheduled or (), executors
+                ) or reschedule_receiver(
+                    stream_id, self._preferred_host(stream_id), self._registry.infos(), executors
+                )
+        except Exception as error:
+            self._not_started(stream_id, error)
+            return
         self._launch(stream_id, candidates)
+
+    def _not_started(self, stream_id: int, error: Exception) -> None:
+        text = "".join(traceback.format_exception(error))
+        self._note_error(stream_id, "it could not be sent to an executor; it is tried again", text)
+        self._restart_after(stream_id, LONGEST_PAUSE_MS)
+
+    def _have_block_servers(self, executors: Sequence[ExecutorInfo]) -> None:
+        """On all executors that are alive. Where that fails, there is one place less for copies."""
+        try:
+            self._jobs.start_block_servers(self._block_servers.without_one(executors))
+        except Exception as error:
+            logger.warning("block servers could not be started: %s", error)
+
+    def _preferred_host(self, stream_id: int) -> str | None:
+        try:
+            return self._inputs[stream_id].receiver.preferredLocation()
+        except Exception as error:
+            text = "".join(traceback.format_exception(error))
+            self._note_error(stream_id, "its preferredLocation() failed; it may run anywhere", text)
+            return None
 
     def _launch(self, stream_id: int, candidates: tuple[Location, ...]) -> None:
         attempt = self._registry.scheduled(stream_id, candidates)
@@ -228,31 +272,34 @@ class ReceiverTracker:
         self._events.post(ReceiverJobEnded(stream_id, attempt, error))
 
     def _on_job_ended(self, stream_id: int, attempt: int, error: str) -> None:
-        """IF the receiver has ended for good, or all are to end, it stays so. ELSE it is started again: at
-        once, and later and later if it does not even get as far as to register."""
+        """IF the receiver has ended for good, or all are to end, it stays so. ELSE IF it ran and no error is
+        known, such as when its executor was lost, it is started again at once. ELSE later, and later and
+        later if it does not even get as far as to register."""
         before = self._registry.job_ended(stream_id, attempt)
         if before is None:
             return
-        if error:
+        self._calls.forget(before.endpoint)
+        was_active = before.info.state is ReceiverState.ACTIVE
+        may_start = self._registry.may_start(stream_id)
+        if error and may_start:
             self._note_error(stream_id, "its task has ended; it is started again", error)
-        if before.info.state is ReceiverState.ACTIVE:
+        if was_active:
             self._post(ReceiverStopped(self._registry.receiver_info(stream_id)))
-        delay_ms = min(LONGEST_PAUSE_MS, 250 << before.in_vain) if error else 0
-        if not delay_ms:
-            self._restart(stream_id)
+        if not may_start:
             return
-        threading.Thread(
-            target=self._restart_later,
-            args=(stream_id, delay_ms),
-            name="tidemill-receiver-restart",
-            daemon=True,
-        ).start()
+        if was_active and not error:
+            self._restart(stream_id)
+        else:
+            self._restart_after(stream_id, pause_ms(before.in_vain))
 
-    def _restart_later(self, stream_id: int, delay_ms: int) -> None:
-        if self._clock.wait_till(
-            self._clock.now_ms() + delay_ms, lambda: not self._registry.accepts
-        ):
-            self._events.post(RestartReceiver(stream_id))
+    def _restart_after(self, stream_id: int, delay_ms: int) -> None:
+        until_ms = self._clock.now_ms() + delay_ms
+
+        def wait() -> None:
+            if self._clock.wait_till(until_ms, lambda: not self._registry.may_start(stream_id)):
+                self._events.post(RestartReceiver(stream_id))
+
+        threading.Thread(target=wait, name="tidemill-receiver-restart", daemon=True).start()
 
     def _cleanup(self, blocks: Sequence[BlockInfo]) -> None:
         self._cleaner.clean(blocks)
@@ -278,7 +325,7 @@ class ReceiverTracker:
             case DeregisterReceiver():
                 self._deregister(message)
             case AddBlockServer():
-                self._block_servers[message.executor_id] = message
+                self._block_servers.add(message)
         return Done().encode()
 
     def _register(self, message: RegisterReceiver) -> Registered:
@@ -290,10 +337,7 @@ class ReceiverTracker:
             True,
             self._registry.of(message.stream_id).rate,
             self._blocks.held_bytes(self._inputs[message.stream_id].name),
-            tuple(
-                f"{each.executor_id} {each.host} {each.endpoint}"
-                for each in self._block_servers.values()
-            ),
+            self._block_servers.as_replicas(),
         )
 
     def _add_block(self, message: AddBlock) -> BlockAdded:
@@ -302,11 +346,9 @@ class ReceiverTracker:
             return BlockAdded(False, 0, "this receiver has been replaced by another")
         name = self._inputs[info.stream_id].name
         try:
-            accepted = self._blocks.add(name, info)
+            accepted = self._blocks.add(name, info, self._cleaner.note)
         except (TidemillError, OSError) as error:
             return BlockAdded(False, self._blocks.held_bytes(name), str(error))
-        if accepted:
-            self._cleaner.note(info)
         reason = "" if accepted else "the stream has been stopped"
         return BlockAdded(accepted, self._blocks.held_bytes(name), reason)
 
@@ -325,3 +367,12 @@ class ReceiverTracker:
         name = self._inputs[stream_id].name
         logger.warning("receiver of %s: %s%s", name, message, f"\n{error.rstrip()}" * bool(error))
         self._post(ReceiverError(self._registry.receiver_info(stream_id)))
+
+
+def pause_ms(in_vain: int) -> int:
+    """How long to wait before a receiver is started again of which so many starts were in vain.
+
+    >>> [pause_ms(starts) for starts in (0, 1, 2, 6, 7, 10**9)]
+    [250, 500, 1000, 16000, 30000, 30000]
+    """
+    return min(LONGEST_PAUSE_MS, FIRST_PAUSE_MS << min(in_vain, 10))

@@ -75,88 +75,55 @@ class StreamReceivers:
         )
 
         sc = graph.spark_context
+        conf = sc.getConf()
         self.sources = receiver_sources(graph)
         require_cores(sc, len(self.sources))
-        directory = graph.checkpoint_directory
-        secret = secrets.token_bytes(32)
-        is_local = bool(SparkExecutors(sc).is_local())
-        self._folders = _driver_folders(RECEIVER_MEMORY.read(sc.getConf())) if is_local else None
         names = {
             node.source_id: node.operator_id
             for node in graph.inputs
             if isinstance(node.source, ReceiverSource)
         }
-        storage = None if durable is None else durable.storage
-        self._blocks = BlockTracker(storage, clock)
-        calls = ExecutorCalls(secret)
-        cleaner = BlockCleaner(
-            calls, None if self._folders is None else BlockFiles(self._folders), storage
-        )
-        cleaner.restore(self._blocks.all_blocks(), names.values())
-        conf = sc.getConf()
-        host = LOOPBACK if is_local else str(conf.get("spark.driver.bindAddress") or _host(conf))
+        is_local = SparkExecutors(sc).is_local()
+        secret = secrets.token_bytes(32)
+        # All settings are read before anything is there that would have to be taken down again.
+        setup = _executor_setup(conf, secret, graph.checkpoint_directory, is_local)
+        self._folders = setup.folders
+        bound_to, reached_at = (LOOPBACK, LOOPBACK) if is_local else _driver_hosts(conf)
         # The address of the server is part of what the tracker's jobs carry, and the tracker answers.
         self._server = RpcServer(
-            host, secret, {name: partial(self._answer, name) for name in FROM_EXECUTORS}
+            bound_to, secret, {name: partial(self._answer, name) for name in FROM_EXECUTORS}
         )
         self._server.start()
-        reached_at = self._server.endpoint
-        if not is_local:
-            reached_at = replace(reached_at, host=_host(conf))
-        setup = ExecutorSetup(
-            uuid.uuid4().hex[:8],
-            str(reached_at),
-            secret,
-            self._folders,
-            RECEIVER_MEMORY.read(conf),
-            directory if self._keeps_log(conf, directory) else None,
-            RECEIVER_WAL_ROLLING_INTERVAL_S.read(conf) * 1000,
-            RECEIVER_MAX_RATE.read(conf),
-            SupervisorSettings(
-                BLOCK_INTERVAL_MS.read(conf),
-                BLOCK_QUEUE_SIZE.read(conf),
-                RECEIVER_RESTART_DELAY_MS.read(conf),
-                RECEIVER_WAL_MAX_FAILURES.read(conf),
-                RECEIVER_MAX_HELD.read(conf),
-            ),
-        )
-        self.tracker = ReceiverTracker(
-            [
-                ReceiverInput(stream_id, names[stream_id], source.receiver)
-                for stream_id, source in self.sources.items()
-            ],
-            self._blocks,
-            SparkExecutors(sc),
-            ReceiverJobs(sc, setup),
-            cleaner,
-            calls,
-            bus.post,
-            SystemClock(),  # receivers live in the time of their machines, whatever the batches do
-        )
-        reader = BlockReader(directory, secret)
-        for stream_id, source in self.sources.items():
-            source.bind(names[stream_id], self._blocks, reader, self.tracker.forget)
+        try:
+            setup = replace(setup, tracker=str(replace(self._server.endpoint, host=reached_at)))
+            storage = None if durable is None else durable.storage
+            self._blocks = BlockTracker(storage, clock)
+            calls = ExecutorCalls(secret)
+            files = None if self._folders is None else BlockFiles(self._folders)
+            cleaner = BlockCleaner(calls, files, storage)
+            cleaner.restore(self._blocks.all_blocks(), names.values())
+            self.tracker = ReceiverTracker(
+                [
+                    ReceiverInput(stream_id, names[stream_id], source.receiver)
+                    for stream_id, source in self.sources.items()
+                ],
+                self._blocks,
+                SparkExecutors(sc),
+                ReceiverJobs(sc, setup),
+                cleaner,
+                calls,
+                bus.post,
+                SystemClock(),  # receivers live in the time of their machines, whatever the batches do
+            )
+            reader = BlockReader(graph.checkpoint_directory, secret)
+            for stream_id, source in self.sources.items():
+                source.bind(names[stream_id], self._blocks, reader, self.tracker.forget)
+        except BaseException:
+            self._remove()
+            raise
 
     def _answer(self, name: str, body: bytes) -> bytes:
         return self.tracker.answer(name, body)
-
-    def _keeps_log(self, conf: Any, directory: str | None) -> bool:
-        wanted = RECEIVER_WAL_ENABLE.read(conf)
-        if directory is None:
-            if wanted:
-                logger.warning(
-                    "%s is on, but there is no checkpoint directory to keep the log in: what receivers have "
-                    "stored is lost with the executors that have it",
-                    RECEIVER_WAL_ENABLE.key,
-                )
-            return False
-        if wanted is False:
-            logger.warning(
-                "%s is off: what receivers have stored and no batch has processed is lost when the driver "
-                "or the executors that have it die",
-                RECEIVER_WAL_ENABLE.key,
-            )
-        return wanted is not False
 
     def start(self, controllers: Mapping[int, RateController], conf: Any) -> None:
         initial = BACKPRESSURE_INITIAL_RATE.read(conf)
@@ -190,6 +157,9 @@ class StreamReceivers:
         """End everything; receivers that do not end soon when asked are ended."""
         self.stop_receiving(CLOSE_TIMEOUT_S)
         self.tracker.stop()
+        self._remove()
+
+    def _remove(self) -> None:
         self._server.stop()
         if self._folders is not None:
             self._folders.remove()
@@ -218,8 +188,54 @@ def _driver_folders(memory_bytes: int) -> BlockFolders:
     return block_folders(name, tempfile.gettempdir(), memory_bytes)
 
 
-def _host(conf: Any) -> str:
-    return str(conf.get("spark.driver.host"))
+def _driver_hosts(conf: Any) -> tuple[str, str]:
+    """The address that the driver listens on, and the one that executors reach it at."""
+    host = str(conf.get("spark.driver.host"))
+    return str(conf.get("spark.driver.bindAddress") or host), host
+
+
+def _executor_setup(
+    conf: Any, secret: bytes, directory: str | None, is_local: bool
+) -> ExecutorSetup:
+    """What receivers have to know, but for the address of their tracker."""
+    memory_bytes = RECEIVER_MEMORY.read(conf)
+    return ExecutorSetup(
+        uuid.uuid4().hex[:8],
+        "",
+        secret,
+        memory_bytes=memory_bytes,
+        log_directory=directory if keeps_log(conf, directory) else None,
+        log_roll_ms=RECEIVER_WAL_ROLLING_INTERVAL_S.read(conf) * 1000,
+        max_rate=RECEIVER_MAX_RATE.read(conf),
+        supervisor=SupervisorSettings(
+            BLOCK_INTERVAL_MS.read(conf),
+            BLOCK_QUEUE_SIZE.read(conf),
+            RECEIVER_RESTART_DELAY_MS.read(conf),
+            RECEIVER_WAL_MAX_FAILURES.read(conf),
+            RECEIVER_MAX_HELD.read(conf),
+        ),
+        folders=_driver_folders(memory_bytes) if is_local else None,
+    )
+
+
+def keeps_log(conf: Any, directory: str | None) -> bool:
+    """Whether blocks go to a write-ahead log. That they do not is said once, where it matters."""
+    wanted = RECEIVER_WAL_ENABLE.read(conf)
+    if directory is None:
+        if wanted:
+            logger.warning(
+                "%s is on, but there is no checkpoint directory to keep the log in: what receivers have "
+                "stored is lost with the executors that have it",
+                RECEIVER_WAL_ENABLE.key,
+            )
+        return False
+    if wanted is False:
+        logger.warning(
+            "%s is off: what receivers have stored and no batch has processed is lost when the driver "
+            "or the executors that have it die",
+            RECEIVER_WAL_ENABLE.key,
+        )
+    return wanted is not False
 
 
 def require_cores(spark_context: SparkContext, receivers: int) -> None:
@@ -244,6 +260,7 @@ def require_cores(spark_context: SparkContext, receivers: int) -> None:
         "spark.executor.instances)"
     )
     raise SetupError(
-        f"this stream has {receivers} receivers, which take a core each for as long as it runs, and needs "
-        f"one more for its batches: {receivers + 1} cores, and Spark has {slots} here ({master}): {remedy}"
+        f"this stream has {receivers} {'receiver' if receivers == 1 else 'receivers'}, each of which takes "
+        f"a core for as long as it runs, and needs one more for its batches: {receivers + 1} cores, and "
+        f"Spark has {slots} here ({master}): {remedy}"
     )

@@ -6,7 +6,7 @@ The start of a new stream with a checkpoint directory, and what is durable after
 2. the directory is checked and taken (``owner``);
 3. sources note what was there before the stream (``sources/``), operators their initial state (``state/``);
 4. the program is written (``program``): from now on the stream exists and would be recovered;
-5. receivers start, and batches begin.
+5. receivers start, then the scaling of executors, and batches begin.
 
 A driver that dies before 4 leaves nothing that the next start would go on with. A recovered stream
 skips 1, 3 and 4; an upgraded one does 4 at the end of 3, in one write.
@@ -22,8 +22,10 @@ from tidemill.batches.durable import DurableBatches
 from tidemill.checkpoint.program_file import PROGRAM, ProgramHeader, write_program
 from tidemill.common.clock import Clock
 from tidemill.common.fault_points import fault_point
-from tidemill.errors import BatchError, IllegalStateError, UpgradeError
+from tidemill.errors import BatchError, IllegalStateError, StopTimeoutError, UpgradeError
 from tidemill.progress.listener_bus import ListenerBus
+from tidemill.receivers.executor_allocation import AllocationSettings, ExecutorAllocationManager
+from tidemill.spark.executors import SparkExecutors
 from tidemill.state.operators import StateOperators
 from tidemill.state.partition_state import OperatorState
 from tidemill.streaming.job_scheduler import JobScheduler
@@ -53,6 +55,7 @@ class StreamStart:
         self._renames: Renames = {}
         self._durable: DurableBatches | None = None
         self._maintenance: StateMaintenance | None = None
+        self._allocation: ExecutorAllocationManager | None = None
         self.receivers: StreamReceivers | None = None
 
     def upgrade(self, header: ProgramHeader, renames: Mapping[str, str | None]) -> None:
@@ -62,6 +65,8 @@ class StreamStart:
     def run(self, bus: ListenerBus, on_error: Callable[[BatchError], None]) -> JobScheduler:
         """Start the stream and return its scheduler, which runs. Leaves nothing running if it fails."""
         directory = self._graph.checkpoint_directory
+        conf = self._graph.spark_context.getConf()
+        scaling = AllocationSettings.from_conf(conf)
         scheduler: JobScheduler | None = None
         retired: tuple[str, ...] = ()
         try:
@@ -97,8 +102,9 @@ class StreamStart:
                 write_program(self._durable.storage, header_of(self._graph, retired), pickled)  # 4
                 fault_point("start.after-program")
             if self.receivers is not None:  # 5
-                conf = self._graph.spark_context.getConf()
                 self.receivers.start(scheduler.generator.rate_controllers, conf)
+            if scaling.enabled:
+                self._scale_executors(scaling, bus)
             scheduler.generator.start()
             return scheduler
         except BaseException:
@@ -106,6 +112,19 @@ class StreamStart:
                 scheduler.stop()
             self.close()
             raise
+
+    def _scale_executors(self, settings: AllocationSettings, bus: ListenerBus) -> None:
+        receivers = self.receivers
+        self._allocation = ExecutorAllocationManager(
+            settings,
+            SparkExecutors(self._graph.spark_context),
+            self._graph.batch_ms,
+            0 if receivers is None else len(receivers.sources),
+            set if receivers is None else receivers.tracker.executors_with_receivers,
+            self._clock,
+        )
+        bus.add_listener(self._allocation)
+        self._allocation.start()
 
     def _prepare_rdd_checkpoints(self, durable: DurableBatches, directory: str) -> None:
         """Where RDDs go that ``checkpoint()`` is called on. Those of an earlier run are of no use."""
@@ -163,7 +182,12 @@ class StreamStart:
         )
 
     def close(self) -> None:
-        """Give the directory back. Idempotent."""
+        """End what serves the stream, and give the directory back. Idempotent."""
+        if self._allocation is not None:
+            try:
+                self._allocation.stop()
+            except StopTimeoutError as error:  # the cluster manager does not answer
+                logger.warning("%s", error)
         if self.receivers is not None:
             self.receivers.close()
         if self._maintenance is not None:
