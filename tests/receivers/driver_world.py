@@ -198,7 +198,7 @@ class DriverWorld:
         self.jobs = FakeJobs()
         self.calls = FakeCalls()
         self.events: list[StreamEvent] = []
-        self.blocks = BlockTracker(storage, self.clock)
+        self.blocks = BlockTracker(storage, self.clock).start()
         self.cleaner = BlockCleaner(cast(Any, self.calls), None, storage)
         self.tracker = ReceiverTracker(
             [ReceiverInput(n, f"clicks-{n}", each) for n, each in enumerate(receivers)],

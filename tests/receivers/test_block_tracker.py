@@ -39,7 +39,7 @@ def storage(tmp_path: Path) -> LocalStorage:
 
 
 def tracker_on(storage: LocalStorage | None) -> BlockTracker:
-    return BlockTracker(storage, ManualClock(1000))
+    return BlockTracker(storage, ManualClock(1000)).start()
 
 
 def records(storage: LocalStorage) -> list[dict[str, Any]]:
@@ -378,7 +378,7 @@ class Tracking(RuleBasedStateMachine):
         super().__init__()
         self.folder = Path(tempfile.mkdtemp(prefix="tidemill-test-"))
         self.storage = LocalStorage(str(self.folder / "checkpoint"))
-        self.tracker = BlockTracker(self.storage, ManualClock())
+        self.tracker = BlockTracker(self.storage, ManualClock()).start()
         self.added: dict[str, list[BlockInfo]] = {"a": [], "b": []}
         self.first = {"a": 0, "b": 0}
         self.run = {"a": 0, "b": 0}
@@ -448,11 +448,11 @@ class Tracking(RuleBasedStateMachine):
         if compaction_fails:
             with faults(self.folder, "block.before-compact@1=error"):
                 try:
-                    BlockTracker(self.storage, ManualClock())
+                    BlockTracker(self.storage, ManualClock()).start()
                     raise AssertionError("that should have failed")
                 except RuntimeError:
                     pass
-        self.tracker = BlockTracker(self.storage, ManualClock())
+        self.tracker = BlockTracker(self.storage, ManualClock()).start()
         self.places_from = {name: len(added) for name, added in self.added.items()}
 
     def _expected(self, name: str) -> list[BlockInfo]:

@@ -29,7 +29,7 @@ from tidemill.receivers.source import ReceiverReader, ReceiverSource, group_bloc
 
 class World:
     def __init__(self, storage: LocalStorage | None = None) -> None:
-        self.blocks = BlockTracker(storage, ManualClock())
+        self.blocks = BlockTracker(storage, ManualClock()).start()
         self.forgotten: list[list[str]] = []
         self.source = ReceiverReader(Silent())(cast(Any, None))
         self.source.bind("clicks", self.blocks, BlockReader(None, b""), self._on_forgotten)

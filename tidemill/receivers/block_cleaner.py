@@ -11,7 +11,7 @@ from tidemill.checkpoint.storage import Storage
 from tidemill.checkpoint.write_ahead_log import segments
 from tidemill.errors import TidemillError
 from tidemill.receivers.block_files import BlockFiles
-from tidemill.receivers.block_handler import data_folder
+from tidemill.receivers.block_handler import DATA
 from tidemill.receivers.blocks import BlockInfo
 from tidemill.receivers.executor_calls import ExecutorCalls
 
@@ -34,14 +34,14 @@ class BlockCleaner:
     _blocks_in: dict[str, set[str]] = field(default_factory=dict)
     _latest: dict[int, str] = field(default_factory=dict)
 
-    def restore(self, blocks: Iterable[BlockInfo], stream_names: Iterable[str]) -> None:
-        """Before receivers start: nobody writes, so what no block is in is of no use."""
+    def restore(self, blocks: Iterable[BlockInfo]) -> None:
+        """Before receivers start: nobody writes, and what none of these blocks is in is of no use."""
         if self.storage is None:
             return
         for block in blocks:
             self._enter(block)
-        for name in stream_names:
-            for segment in segments(self.storage, data_folder(name)):
+        for folder in self.storage.list(DATA):
+            for segment in segments(self.storage, f"{DATA}/{folder}"):
                 if segment.path not in self._blocks_in:
                     self._delete(self.storage, segment.path)
 

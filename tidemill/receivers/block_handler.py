@@ -24,9 +24,12 @@ from tidemill.receivers.blocks import BlockInfo, BlockPlace
 logger = logging.getLogger(__name__)
 
 
+DATA = "received/data"
+
+
 def data_folder(stream_name: str) -> str:
     """The folder of the checkpoint directory that has the write-ahead log of a stream's blocks."""
-    return f"received/data/{folder_name(stream_name)}"
+    return f"{DATA}/{folder_name(stream_name)}"
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ import json
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
@@ -112,10 +112,14 @@ def _run_of(block_id: str) -> tuple[str, int]:
 class BlockTracker:
     """All blocks of all streams, by the names of the streams. Safe for threads.
 
-    Without a storage nothing is written: the blocks live and die with the driver.
+    Without a storage nothing is written: the blocks live and die with the driver. With one, nothing is
+    changed in it before :meth:`start`. Of an earlier run's streams only those called ``streams`` are gone
+    on with.
     """
 
-    def __init__(self, storage: Storage | None, clock: Clock) -> None:
+    def __init__(
+        self, storage: Storage | None, clock: Clock, streams: Collection[str] | None = None
+    ) -> None:
         self._storage = storage
         self._clock = clock
         self._lock = threading.Lock()
@@ -127,6 +131,8 @@ class BlockTracker:
         self._logged = 0
         if storage is not None:
             self._recover(storage)
+        if streams is not None:
+            self._streams = {name: of for name, of in self._streams.items() if name in streams}
 
     def _recover(self, storage: Storage) -> None:
         """Be where the driver was that wrote the log.
@@ -156,8 +162,13 @@ class BlockTracker:
             )
         for of in self._streams.values():
             of.blocks = deque(replace(block, places=()) for block in of.blocks)
-        self._log = LogWriter(storage, FOLDER, self._clock)
-        self._compact()
+
+    def start(self) -> BlockTracker:
+        """Begin to write. Called once, before the first block is added or forgotten."""
+        if self._storage is not None:
+            with self._lock:
+                self._compact()
+        return self
 
     # -- blocks are reported -------------------------------------------------------------------
 
@@ -282,9 +293,9 @@ class BlockTracker:
     def _compact(self) -> None:
         """Begin a new piece of the log with all that is known, then delete the old ones."""
         assert self._storage is not None
-        assert self._log is not None
         old = [segment.path for segment in segments(self._storage, FOLDER)]
-        self._log.close()
+        if self._log is not None:
+            self._log.close()
         self._log = LogWriter(self._storage, FOLDER, self._clock)
         self._write({"known": {name: of.to_json() for name, of in self._streams.items()}})
         self._logged = 0

@@ -97,11 +97,10 @@ class StreamReceivers:
         try:
             setup = replace(setup, tracker=str(replace(self._server.endpoint, host=reached_at)))
             storage = None if durable is None else durable.storage
-            self._blocks = BlockTracker(storage, clock)
+            self._blocks = BlockTracker(storage, clock, names.values())
             calls = ExecutorCalls(secret)
             files = None if self._folders is None else BlockFiles(self._folders)
-            cleaner = BlockCleaner(calls, files, storage)
-            cleaner.restore(self._blocks.all_blocks(), names.values())
+            self._cleaner = BlockCleaner(calls, files, storage)
             self.tracker = ReceiverTracker(
                 [
                     ReceiverInput(stream_id, names[stream_id], source.receiver)
@@ -110,7 +109,7 @@ class StreamReceivers:
                 self._blocks,
                 SparkExecutors(sc),
                 ReceiverJobs(sc, setup),
-                cleaner,
+                self._cleaner,
                 calls,
                 bus.post,
                 SystemClock(),  # receivers live in the time of their machines, whatever the batches do
@@ -126,6 +125,8 @@ class StreamReceivers:
         return self.tracker.answer(name, body)
 
     def start(self, controllers: Mapping[int, RateController], conf: Any) -> None:
+        self._blocks.start()
+        self._cleaner.restore(self._blocks.all_blocks())
         initial = BACKPRESSURE_INITIAL_RATE.read(conf)
         for stream_id in self.sources:
             if BACKPRESSURE_ENABLED.read(conf) and initial is not None:
