@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from tidemill.common.clock import ManualClock, SystemClock
+from tidemill.common.clock import FOREVER_MS, ManualClock, SystemClock
 
 
 def test_manual_clock_stands_still_until_it_is_moved() -> None:
@@ -118,3 +118,24 @@ def test_a_manual_clock_that_is_ahead_keeps_its_distance() -> None:
     clock.start_after(5_000)
     clock.advance(10)
     assert (clock.now_ms(), clock.wall_ms()) == (5_010, 1_010)
+
+
+def test_one_can_wait_for_what_never_comes() -> None:
+    """On the machine's clock, too, on which no thread can sleep for more than 292 years at once."""
+    clock = SystemClock()
+    looked, stopped = threading.Event(), threading.Event()
+    answers: list[bool] = []
+
+    def is_stopped() -> bool:
+        looked.set()
+        return stopped.is_set()
+
+    waiter = threading.Thread(
+        target=lambda: answers.append(clock.wait_till(FOREVER_MS, is_stopped)), daemon=True
+    )
+    waiter.start()
+    assert looked.wait(10)
+    stopped.set()
+    clock.interrupt_waiters()
+    waiter.join(10)
+    assert answers == [False]

@@ -11,6 +11,9 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
+FOREVER_MS = 1 << 52
+"""A time that does not come, for who waits only to be interrupted."""
+
 
 def never() -> bool:
     return False
@@ -96,7 +99,8 @@ class SystemClock(Clock):
                 self._anchor_wall_ns += behind_ms * 1_000_000
 
     def _longest_wait_s(self, target_ms: int) -> float | None:
-        return max(0.0, (target_ms - self.now_ms()) / 1000)
+        # A condition refuses to wait for more than TIMEOUT_MAX, some 292 years.
+        return min(max(0.0, (target_ms - self.now_ms()) / 1000), threading.TIMEOUT_MAX)
 
 
 class ManualClock(Clock):

@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 import threading
+import uuid
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -34,6 +35,7 @@ class BlockFolders:
         for folder in (self.memory, self.disk):
             if folder is not None:
                 os.makedirs(folder, mode=0o700, exist_ok=True)
+                os.chmod(folder, 0o700)  # fails, as it should, if somebody else has made it
 
     def remove(self) -> None:
         for folder in (self.memory, self.disk):
@@ -65,7 +67,7 @@ def sweep(local_directory: str) -> None:
 def is_alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, OverflowError):
         return False
     except PermissionError:
         pass
@@ -88,7 +90,7 @@ class BlockFiles:
         folder = self._folders.disk
         if level.useMemory and self._folders.memory is not None:
             with self._lock:
-                used = sum(self._in_memory.values())
+                used = sum(self._in_memory.values()) - self._in_memory.get(block_id, 0)
                 if used + data.size <= self._folders.memory_bytes:
                     self._in_memory[block_id] = data.size
                     folder = self._folders.memory
@@ -122,7 +124,8 @@ class BlockFiles:
 
 def write_block(path: str, parts: Iterable[pa.Buffer]) -> None:
     """Write a block so that a reader sees all of it or nothing."""
-    hidden = os.path.join(os.path.dirname(path), f".{os.path.basename(path)}")
+    # A name of its own: a block that is sent twice may arrive on two threads.
+    hidden = os.path.join(os.path.dirname(path), f".{os.path.basename(path)}-{uuid.uuid4().hex}")
     try:
         with open(hidden, "wb") as file:
             for part in parts:

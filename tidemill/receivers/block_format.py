@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+from pyspark import cloudpickle
 from pyspark.sql import Row
 
 from tidemill.common.lines import split_lines
@@ -69,15 +70,16 @@ def encode_records(records: Sequence[Any]) -> EncodedBlock:
             return _block("bytes", pa.array(records, pa.large_binary()), len(records))
         if kinds == {Row} and (batch := _rows_as_arrow(records)) is not None:
             return encode_batches([batch])
-    except (UnicodeEncodeError, pa.ArrowInvalid, OverflowError):
+    except (ValueError, OverflowError, TypeError, pa.ArrowException):
         pass  # half a surrogate pair, an integer of more than 64 bits: these are Python objects
     return _block("objects", pa.array(_pickled(records), pa.large_binary()), len(records))
 
 
 def encode_batches(batches: Iterable[pa.RecordBatch]) -> EncodedBlock:
     """A block of rows that are Arrow already: each row is a record."""
-    table = pa.Table.from_batches(list(batches))
-    return _stream("rows", table.to_batches(), table.schema, table.num_rows)
+    batches = list(batches)
+    schema = batches[0].schema if batches else pa.schema([])
+    return _stream("rows", batches, schema, sum(batch.num_rows for batch in batches))
 
 
 def decode(data: pa.Buffer) -> Iterator[Any]:
@@ -111,9 +113,9 @@ def _rows_of(batch: pa.RecordBatch) -> Iterator[Row]:
 def _rows_as_arrow(rows: Sequence[Any]) -> pa.RecordBatch | None:
     """Rows with the same fields, whose values come back as what they were. None for all others."""
     names = getattr(rows[0], "__fields__", None)
-    if not names or len(set(names)) < len(names):
+    if not names or not all(type(name) is str for name in names) or len(set(names)) < len(names):
         return None
-    if any(getattr(row, "__fields__", None) != names for row in rows):
+    if any(getattr(row, "__fields__", None) != names or len(row) != len(names) for row in rows):
         return None
     columns = []
     for values in zip(*rows, strict=True):
@@ -124,12 +126,20 @@ def _rows_as_arrow(rows: Sequence[Any]) -> pa.RecordBatch | None:
     return pa.RecordBatch.from_arrays(columns, names=list(names))
 
 
+def can_be_stored(record: Any) -> bool:
+    try:
+        _pickle(record)
+    except Exception:
+        return False
+    return True
+
+
 def _pickled(records: Sequence[Any]) -> list[bytes]:
     pickles = []
     for start in range(0, len(records), OBJECTS_A_PICKLE):
         some = list(records[start : start + OBJECTS_A_PICKLE])
         try:
-            pickles.append(pickle.dumps(some, pickle.HIGHEST_PROTOCOL))
+            pickles.append(_pickle(some))
         except Exception as error:
             raise GraphError(
                 f"a record that was stored cannot be pickled: {_culprit(some)}: {error}"
@@ -137,13 +147,28 @@ def _pickled(records: Sequence[Any]) -> list[bytes]:
     return pickles
 
 
+def _pickle(value: Any) -> bytes:
+    try:
+        return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+    except Exception:
+        # What is defined in the user's main script has no module on an executor, and takes its class along.
+        # It takes longer, so it is not tried first.
+        pickled: bytes = cloudpickle.dumps(value)  # type: ignore[no-untyped-call]
+        return pickled
+
+
 def _culprit(records: Iterable[Any]) -> str:
     for record in records:
-        try:
-            pickle.dumps(record)
-        except Exception:
-            return f"{record!r:.100} of type {type(record).__name__}"
+        if not can_be_stored(record):
+            return f"{_shown(record)} of type {type(record).__name__}"
     return "one of them"
+
+
+def _shown(record: Any) -> str:
+    try:
+        return f"{record!r:.100}"
+    except Exception:
+        return "one"
 
 
 def _block(kind: str, values: pa.Array, records: int) -> EncodedBlock:

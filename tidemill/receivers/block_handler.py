@@ -21,6 +21,9 @@ from tidemill.receivers.block_files import BlockFiles
 from tidemill.receivers.block_format import EncodedBlock
 from tidemill.receivers.blocks import BlockInfo, BlockPlace
 
+PAUSE_BLOCKS = 50
+"""An executor that could not keep a copy is not asked again for so many blocks: each may have to wait."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -53,6 +56,7 @@ class BlockHandler:
     log: LogWriter | None = None
     replicas: Sequence[Replica] = ()
     _clients: dict[str, RpcClient] = field(default_factory=dict)
+    _pauses: dict[str, int] = field(default_factory=dict)
     _said_alone: bool = False
 
     def store(self, block_id: str, block: EncodedBlock) -> BlockInfo:
@@ -87,16 +91,21 @@ class BlockHandler:
         for replica in self.replicas:
             if len(copies) + 1 >= self.level.replication:
                 break
+            if self._pauses.get(replica.server, 0) > 0:
+                self._pauses[replica.server] -= 1
+                continue
             try:
                 self._client(replica).write_block(block_id, [block.data])
                 copies.append(BlockPlace(replica.executor_id, replica.host, "", replica.server))
             except RpcError as error:
-                logger.warning(
-                    "executor %s keeps no copy of block %s: %s",
-                    replica.executor_id,
-                    block_id,
-                    error,
-                )
+                if replica.server not in self._pauses:
+                    logger.warning(
+                        "executor %s keeps no copy of block %s: %s",
+                        replica.executor_id,
+                        block_id,
+                        error,
+                    )
+                self._pauses[replica.server] = PAUSE_BLOCKS
         if len(copies) + 1 < self.level.replication and not self._said_alone:
             self._said_alone = True
             logger.warning(

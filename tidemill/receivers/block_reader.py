@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from tidemill.checkpoint.log_records import LogSlice
 from tidemill.checkpoint.storage import open_storage
 from tidemill.checkpoint.write_ahead_log import read_record
-from tidemill.common.rpc import Endpoint, RpcClient
-from tidemill.errors import BlockLostError, CheckpointError, RpcError
+from tidemill.errors import BlockLostError, CheckpointError, RpcError, RpcUnavailableError
 from tidemill.receivers.block_files import map_block
 from tidemill.receivers.block_format import decode
 from tidemill.receivers.blocks import BlockInfo, BlockPlace
 from tidemill.spark.worker import tune_worker
+
+if TYPE_CHECKING:
+    from tidemill.common.rpc import RpcClient
 
 logger = logging.getLogger(__name__)
 
@@ -51,24 +55,12 @@ class BlockReader:
         are not unpickled.
         """
         tried = []
-        for place in block.places:  # 1
+        for where, read in self._places(block):
             try:
-                return _checked(block, map_block(place.path))
-            except (OSError, ValueError) as error:
-                tried.append(f"{place.path}: {_short(error)}")
-        for place in block.places:  # 2
-            if place.server:
-                try:
-                    return _checked(block, self._client(place).read_block(block.block_id))
-                except (RpcError, OSError, ValueError) as error:
-                    _clients.pop(place.server, None)
-                    tried.append(f"executor {place.executor_id} on {place.host}: {_short(error)}")
-        if block.slice_ is not None and self.directory is not None:  # 3
-            try:
-                data = read_record(open_storage(self.directory), block.slice_)
-                return _checked(block, pa.py_buffer(data))
-            except (CheckpointError, OSError, ValueError) as error:
-                tried.append(f"write-ahead log: {_short(error)}")
+                return _checked(block, read())
+            except (RpcError, CheckpointError, OSError, ValueError) as error:
+                tried.append(f"{where}: {_short(error)}")
+                logger.warning("block %s is not read from %s", block.block_id, tried[-1])
         remedy = (
             "Restore the write-ahead log from a backup."
             if block.slice_ is not None
@@ -78,10 +70,31 @@ class BlockReader:
         )
         raise BlockLostError(
             f"block {block.block_id} with {block.records} records cannot be read "
-            f"({'; '.join(tried)}). {remedy}"
+            f"({'; '.join(tried) or 'no place is known that has it'}). {remedy}"
         )
 
+    def _places(self, block: BlockInfo) -> Iterator[tuple[str, Callable[[], pa.Buffer]]]:
+        """Where to look, and how, in this order."""
+        for place in block.places:  # 1
+            if place.path:
+                yield place.path, partial(map_block, place.path)
+        for place in block.places:  # 2
+            if place.server:
+                where = f"executor {place.executor_id} on {place.host}"
+                yield where, partial(self._read_remote, place, block.block_id)
+        if block.slice_ is not None and self.directory is not None:  # 3
+            yield "write-ahead log", partial(_read_log, self.directory, block.slice_)
+
+    def _read_remote(self, place: BlockPlace, block_id: str) -> pa.Buffer:
+        try:
+            return self._client(place).read_block(block_id)
+        except RpcUnavailableError:
+            _clients.pop(place.server, None)
+            raise
+
     def _client(self, place: BlockPlace) -> RpcClient:
+        from tidemill.common.rpc import Endpoint, RpcClient  # imports gRPC, which few tasks need
+
         # Workers live from batch to batch, and so do their connections.
         if place.server not in _clients:
             _clients[place.server] = RpcClient(Endpoint.parse(place.server), self.secret)
@@ -89,6 +102,10 @@ class BlockReader:
 
     def __repr__(self) -> str:
         return f"BlockReader({self.directory!r})"
+
+
+def _read_log(directory: str, slice_: LogSlice) -> pa.Buffer:
+    return pa.py_buffer(read_record(open_storage(directory), slice_))
 
 
 def _checked(block: BlockInfo, data: pa.Buffer) -> pa.Buffer:

@@ -46,6 +46,8 @@ class Receiver(ABC):
     write-ahead log on in the log, and known to the driver.
     """
 
+    # Here as well as in __init__: subclasses forget to call that.
+    storageLevel: StorageLevel = StorageLevel.MEMORY_AND_DISK_2
     _supervisor: ReceiverSupervisor | None = None
 
     def __init__(self, storageLevel: StorageLevel = StorageLevel.MEMORY_AND_DISK_2) -> None:

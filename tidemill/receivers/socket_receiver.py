@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import struct
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -31,44 +30,76 @@ class _Connected(Receiver):
             raise GraphError(f"the port to connect to must be between 1 and 65535, not {port!r}")
         self._host = host
         self._port = port
-        self._connection: socket.socket | None = None
+        self._session: _Session | None = None
 
     def onStart(self) -> None:
-        threading.Thread(target=self._run, name="tidemill-socket-receiver", daemon=True).start()
+        self._session = session = _Session()
+        threading.Thread(
+            target=self._run, args=(session,), name="tidemill-socket-receiver", daemon=True
+        ).start()
 
     def onStop(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            with suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)  # wakes the thread that reads
-            connection.close()
+        if self._session is not None:
+            self._session.end()
 
-    def _run(self) -> None:
+    def _run(self, session: _Session) -> None:
         where = f"{self._host}:{self._port}"
+        error_of_user = None
         try:
-            connection = socket.create_connection((self._host, self._port), CONNECT_TIMEOUT_S)
+            with socket.create_connection(
+                (self._host, self._port), CONNECT_TIMEOUT_S
+            ) as connection:
+                message = f"the connection to {where} has ended"
+                connection.settimeout(None)
+                if session.begin(connection):
+                    self._receive(session, connection)
         except OSError as error:
-            self.restart(f"no connection to {where}: {error.strerror or error}")
-            return
-        connection.settimeout(None)
-        self._connection = connection
-        try:
-            self._receive(connection)
-            message, error_of_user = f"the connection to {where} has ended", None
-        except OSError as error:
-            message, error_of_user = f"the connection to {where} broke: {error}", None
+            message = (
+                f"the connection to {where} broke: {error}"
+                if session.has_begun
+                else f"no connection to {where}: {error.strerror or error}"
+            )
         except Exception as error:
             message, error_of_user = f"what {where} sent could not be stored", error
-        finally:
-            connection.close()
-        if not self.isStopped():
+        if not session.has_ended:
             self.restart(message, error_of_user)
 
-    def _receive(self, connection: socket.socket) -> None:
+    def _receive(self, session: _Session, connection: socket.socket) -> None:
+        """Store what arrives until the connection or the session ends."""
         raise NotImplementedError
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_connection": None}
+        return {**super().__getstate__(), "_session": None}
+
+
+class _Session:
+    """One connection, from ``onStart`` to ``onStop``.
+
+    A thread may be slow to end, as when it connects to a host that does not answer. By then the
+    receiver may have been started again: the old thread must know that it is not meant any more.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._connection: socket.socket | None = None
+        self.has_ended = False
+
+    @property
+    def has_begun(self) -> bool:
+        return self._connection is not None
+
+    def begin(self, connection: socket.socket) -> bool:
+        """False if the session has ended before there was a connection."""
+        with self._lock:
+            self._connection = connection
+            return not self.has_ended
+
+    def end(self) -> None:
+        with self._lock:
+            self.has_ended = True
+            if self._connection is not None:
+                with suppress(OSError):
+                    self._connection.shutdown(socket.SHUT_RDWR)  # wakes the thread that reads
 
 
 class SocketReceiver(_Connected):
@@ -87,33 +118,36 @@ class SocketReceiver(_Connected):
         super().__init__(host, port, storageLevel)
         self._converter = converter
 
-    def _receive(self, connection: socket.socket) -> None:
+    def _receive(self, session: _Session, connection: socket.socket) -> None:
         if self._converter is None:
-            self._receive_lines(connection)
+            self._receive_lines(session, connection)
             return
         with connection.makefile("rb", READ_BYTES) as file:
             for record in self._converter(cast(BinaryIO, file)):
-                if self.isStopped():
+                if session.has_ended:
                     return
                 self.storeRecord(record)
 
-    def _receive_lines(self, connection: socket.socket) -> None:
+    def _receive_lines(self, session: _Session, connection: socket.socket) -> None:
         store_lines = self._running_supervisor().store_lines
-        rest = b""
+        rest = bytearray()  # what has arrived of a line that has not ended yet
         while piece := connection.recv(READ_BYTES):
-            if self.isStopped():
+            if session.has_ended:
                 return
+            if rest.endswith(b"\r"):
+                del rest[-1]
+                piece = b"\r" + piece
             # After a carriage return that ends a piece, a newline may follow that belongs to it.
             cut = max(piece.rfind(b"\n"), piece.rfind(b"\r", 0, -1)) + 1
-            if not cut:
-                rest += piece
-                if len(rest) > MAX_LINE_BYTES:
-                    raise ValueError(f"a line of more than {MAX_LINE_BYTES} bytes")
-                continue
-            store_lines(rest + piece[:cut] if rest else piece[:cut])
-            rest = piece[cut:]
-        if rest:
-            store_lines(rest)
+            if cut:
+                store_lines(b"".join((rest, piece[:cut])) if rest else piece[:cut])
+                rest.clear()
+            rest += piece[cut:]
+            if len(rest) > MAX_LINE_BYTES:
+                raise ValueError(f"a line of more than {MAX_LINE_BYTES} bytes")
+        # Not what was cut off because the receiver is being stopped: that is no line.
+        if rest and not session.has_ended:
+            store_lines(bytes(rest))
 
 
 class RawSocketReceiver(_Connected):
@@ -127,18 +161,18 @@ class RawSocketReceiver(_Connected):
     ) -> None:
         super().__init__(host, port, storageLevel)
 
-    def _receive(self, connection: socket.socket) -> None:
+    def _receive(self, session: _Session, connection: socket.socket) -> None:
         with connection.makefile("rb", READ_BYTES) as file:
             while header := file.read(4):
-                if self.isStopped():
-                    return
-                (length,) = struct.unpack(">I", header)
+                length = int.from_bytes(header, "big")
                 if length > MAX_FRAME_BYTES:
                     raise ValueError(
                         f"a frame of {length} bytes, and {MAX_FRAME_BYTES} are allowed: does the server "
                         "send a length before each of its byte strings?"
                     )
-                frame = file.read(length)
-                if len(frame) < length:
-                    raise ConnectionError("the connection ended within a frame")
+                frame = file.read(length) if len(header) == 4 else b""
+                if len(header) < 4 or len(frame) < length:
+                    raise ConnectionError("it ended within a frame")
+                if session.has_ended:
+                    return
                 self.storeRecord(frame)

@@ -1,0 +1,218 @@
+"""Clocks that tests can watch, and a driver and a place for blocks that do what they are told."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from tidemill.common.clock import ManualClock, never
+from tidemill.receivers.block_format import EncodedBlock, decode
+from tidemill.receivers.blocks import BlockInfo
+from tidemill.receivers.messages import BlockAdded
+from tidemill.receivers.rate_limiter import RateLimiter
+from tidemill.receivers.receiver import Receiver
+from tidemill.receivers.supervisor import ReceiverSupervisor, SupervisorSettings
+
+PATIENCE_S = 30.0
+
+
+class WatchedClock(ManualClock):
+    """Knows for which times somebody waits."""
+
+    def __init__(self, start_ms: int = 0) -> None:
+        super().__init__(start_ms)
+        self._waiters = threading.Condition()
+        self._targets: list[int] = []
+
+    def wait_till(self, target_ms: int, interrupted: Callable[[], bool] = never) -> bool:
+        with self._waiters:
+            self._targets.append(target_ms)
+            self._waiters.notify_all()
+        try:
+            return super().wait_till(target_ms, interrupted)
+        finally:
+            with self._waiters:
+                self._targets.remove(target_ms)
+
+    def await_waiter(self, target_ms: int) -> None:
+        """Until somebody waits for this very time."""
+        with self._waiters:
+            assert self._waiters.wait_for(lambda: target_ms in self._targets, PATIENCE_S), (
+                target_ms,
+                self._targets,
+            )
+
+    def tick(self, period_ms: int) -> None:
+        """To the next multiple of the period, and until the timer of that period has done its work."""
+        next_ms = (self.now_ms() // period_ms + 1) * period_ms
+        self.await_waiter(next_ms)
+        self.set_to(next_ms)
+        self.await_waiter(next_ms + period_ms)
+
+
+class SteppingClock(ManualClock):
+    """Goes by itself to the time that somebody waits for, and a little further: who sleeps wakes up late."""
+
+    def __init__(self, start_ms: int = 0, late_ms: int = 0) -> None:
+        super().__init__(start_ms)
+        self.late_ms = late_ms
+
+    def wait_till(self, target_ms: int, interrupted: Callable[[], bool] = never) -> bool:
+        if interrupted():
+            return False
+        if target_ms > self.now_ms():
+            self.set_to(target_ms + self.late_ms)
+        return True
+
+
+class InThread:
+    """A call on another thread, and what became of it."""
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        self._call = call
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._call()
+        except BaseException as error:
+            self._error = error
+
+    @property
+    def is_done(self) -> bool:
+        return not self._thread.is_alive()
+
+    def join(self) -> None:
+        """Until it has returned; raises what it has raised."""
+        self._thread.join(PATIENCE_S)
+        assert self.is_done, "the call does not return"
+        if self._error is not None:
+            raise self._error
+
+
+class FakeDriver:
+    """Takes over every block, unless it is told not to."""
+
+    def __init__(self) -> None:
+        self.changed = threading.Condition()
+        self.infos: list[BlockInfo] = []
+        self.errors: list[tuple[str, str]] = []
+        self.answers: list[BlockAdded | Exception] = []  # instead of the usual one
+        self.refuses = False
+        self.held_bytes = 0
+
+    def add_block(self, info: BlockInfo) -> BlockAdded:
+        with self.changed:
+            self.changed.notify_all()
+            if self.answers:
+                answer = self.answers.pop(0)
+                if isinstance(answer, Exception):
+                    raise answer
+                return answer
+            if self.refuses:
+                return BlockAdded(False, self.held_bytes, "no")
+            self.infos.append(info)
+            return BlockAdded(True, self.held_bytes)
+
+    def report_error(self, message: str, error: str) -> None:
+        with self.changed:
+            self.errors.append((message, error))
+            self.changed.notify_all()
+
+    def await_(self, condition: Callable[[], object], what: str) -> None:
+        with self.changed:
+            assert self.changed.wait_for(condition, PATIENCE_S), (what, self.errors)
+
+    def await_error(self, text: str) -> str:
+        """Until an error was reported whose message has this text; what was said of its cause."""
+        self.await_(lambda: any(text in message for message, _ in self.errors), text)
+        return next(error for message, error in self.errors if text in message)
+
+
+class FakeHandler:
+    """Blocks in a dict."""
+
+    def __init__(self) -> None:
+        self.blocks: dict[str, EncodedBlock] = {}
+        self.failures: list[Exception] = []
+        self.stored = 0
+
+    def store(self, block_id: str, block: EncodedBlock) -> BlockInfo:
+        self.stored += 1
+        if self.failures:
+            raise self.failures.pop(0)
+        self.blocks[block_id] = block
+        return BlockInfo(7, block_id, block.records, block.bytes, "")
+
+
+class Idle(Receiver):
+    """Does nothing by itself; writes down what is done to it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[str] = []
+
+    def onStart(self) -> None:
+        self.calls.append("start")
+
+    def onStop(self) -> None:
+        self.calls.append("stop")
+
+
+class World:
+    """A receiver with a real supervisor, on a clock that stands still."""
+
+    def __init__(self, receiver: Receiver, **settings: Any) -> None:
+        self.clock = WatchedClock()
+        self.driver = FakeDriver()
+        self.handler = FakeHandler()
+        self.limiter = RateLimiter(self.clock, settings.pop("max_rate", None))
+        self.receiver = receiver
+        self.supervisor = ReceiverSupervisor(
+            receiver,
+            7,
+            "run",
+            self.driver,
+            self.handler,
+            self.limiter,
+            self.clock,
+            SupervisorSettings(**settings),
+        )
+
+    def taken_over(self) -> list[list[Any]]:
+        """The records of each block that the driver has taken over, in that order."""
+        return [list(decode(self.handler.blocks[info.block_id].data)) for info in self.driver.infos]
+
+    def records(self) -> list[Any]:
+        return [record for block in self.taken_over() for record in block]
+
+    def await_records(self, count: int) -> list[Any]:
+        """Until so many have been taken over. The clock must move for that: blocks are cut by it."""
+        deadline = threading.Event()
+        timer = threading.Timer(PATIENCE_S, deadline.set)
+        timer.start()
+        while sum(info.records for info in self.driver.infos) < count:
+            assert not deadline.is_set(), (self.records(), self.driver.errors)
+            self.clock.advance(200)
+            deadline.wait(0.002)
+        timer.cancel()
+        return self.records()
+
+    def stop(self, message: str = "enough") -> None:
+        self.supervisor.stop(message)
+        InThread(self.supervisor.wait).join()
+
+
+@contextmanager
+def running(receiver: Receiver, **settings: Any) -> Iterator[World]:
+    world = World(receiver, **settings)
+    world.supervisor.start()
+    try:
+        yield world
+    finally:
+        world.supervisor.give_up()
+        world.stop()
