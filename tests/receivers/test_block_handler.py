@@ -363,15 +363,17 @@ def test_the_records_of_a_task_in_their_order(
 # -- what the driver knows of a block --------------------------------------------------------------
 
 PLACES = st.builds(BlockPlace, st.text(), st.text(), st.text(), st.text())
+BLOCK_IDS = st.from_regex(r"input-[0-9]{1,2}-[0-9a-f]{8}-[0-9]{1,4}", fullmatch=True)
 INFOS = st.builds(
     BlockInfo,
     st.integers(0, 99),
-    st.text(),
+    BLOCK_IDS,
     st.integers(0),
     st.integers(0),
     st.text(),
     st.lists(PLACES, max_size=3).map(tuple),
-    st.none() | st.builds(LogSlice, st.text(), st.integers(0), st.integers(0)),
+    st.none()
+    | st.builds(LogSlice, st.from_regex(r"\w+/\w+", fullmatch=True), *[st.integers(0)] * 2),
 )
 
 

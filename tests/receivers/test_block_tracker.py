@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
@@ -145,6 +146,29 @@ def test_a_block_that_is_reported_again_is_the_same_block(
     for info in (block(3), block(0, run="b2")):
         assert tracker.add("clicks", info, new.append)
     assert (tracker.end("clicks"), len(new)) == (5, 5)
+
+
+@given(st.permutations(range(12)), st.integers(0, 12))
+def test_blocks_that_overtake_each_other_are_all_added_once(
+    order: list[int], forgotten: int
+) -> None:
+    of = tracker_on(None)
+    for n in order:
+        assert of.add("clicks", block(n))
+    of.forget("clicks", forgotten)
+    for n in order:
+        assert of.add("clicks", block(n))  # reported once more
+    assert of.end("clicks") == 12
+    left = [info.block_id for info in of.known("clicks")]
+    assert left == [block(n).block_id for n in order[forgotten:]]
+
+
+def test_a_block_that_was_given_up_does_not_make_the_memory_grow() -> None:
+    of = tracker_on(None)
+    for n in range(1, 2 * module.OUT_OF_ORDER):
+        assert of.add("clicks", block(n))
+    (run,) = of._stream("clicks").runs.values()
+    assert len(run.above) <= module.OUT_OF_ORDER
 
 
 def test_what_is_remembered_of_runs_does_not_grow_for_ever(storage: LocalStorage) -> None:

@@ -7,7 +7,7 @@ what belongs to which is written down before anything of it runs, by the same lo
 The rest is in the tracker's own log, below ``received/blocks/`` of the checkpoint directory, one JSON
 object a record (:mod:`tidemill.checkpoint.write_ahead_log`)::
 
-    {"known":{"clicks":{"first":5,"runs":{"input-0-5e1f":2},"blocks":[]}}}
+    {"known":{"clicks":{"first":5,"runs":{"input-0-5e1f":[2,[4]]},"blocks":[]}}}
     {"add":{"stream":0,"block":"input-0-5e1f-3","records":120,"bytes":4096,"sha256":"9f86d0",
      "places":[["1","node7","/tmp/b/input-0-5e1f-3",""]],"log":["received/data/clicks/1.log",24,4096]},
      "to":"clicks","number":5}
@@ -19,7 +19,7 @@ deleted. ``first`` is the number of the first of its blocks. ``add`` is written 
 
 A block may be reported more than once, because an answer was lost, and the second report may come when the
 batch of the block is long done. So ``runs`` remembers of the latest runs of a receiver which of its blocks
-was the last: a run counts its blocks (``input-<stream>-<run>-<n>``) and reports them one after the other.
+it had: a run counts its blocks (``input-<stream>-<run>-<n>``), and here all up to 2, and 4, have been added.
 """
 
 from __future__ import annotations
@@ -46,7 +46,32 @@ COMPACT_AFTER = 1000
 RUNS = 16
 """So many runs of a receiver are remembered; who is replaced is not listened to any more anyway."""
 
+OUT_OF_ORDER = 1000
+"""So many blocks of a run are told apart that overtook another, which may have been given up."""
+
 logger = logging.getLogger(__name__)
+
+
+@dataclass
+class _Run:
+    """Which blocks of one run of a receiver were added: all up to ``low``, and those in ``above``.
+
+    A receiver that stores on several threads does not report its blocks in the order of their numbers.
+    """
+
+    low: int = -1
+    above: set[int] = field(default_factory=set)
+
+    def __contains__(self, count: int) -> bool:
+        return count <= self.low or count in self.above
+
+    def add(self, count: int) -> None:
+        self.above.add(count)
+        if len(self.above) > OUT_OF_ORDER:
+            self.low = min(self.above)
+        while self.low + 1 in self.above:
+            self.low += 1
+        self.above = {each for each in self.above if each > self.low}
 
 
 @dataclass
@@ -56,7 +81,7 @@ class _Stream:
     first: int = 0
     blocks: deque[BlockInfo] = field(default_factory=deque)
     bytes: int = 0
-    runs: dict[str, int] = field(default_factory=dict)
+    runs: dict[str, _Run] = field(default_factory=dict)
 
     @property
     def end(self) -> int:
@@ -65,13 +90,13 @@ class _Stream:
     def has_had(self, block_id: str) -> bool:
         """True for a block that was added at some time, whether it has been forgotten or not."""
         run, count = _run_of(block_id)
-        return count <= self.runs.get(run, -1)
+        return run in self.runs and count in self.runs[run]
 
     def add(self, info: BlockInfo) -> None:
         self.blocks.append(info)
         self.bytes += info.bytes
         run, count = _run_of(info.block_id)
-        self.runs[run] = count
+        self.runs.setdefault(run, _Run()).add(count)
         if len(self.runs) > RUNS:
             del self.runs[next(iter(self.runs))]
 
@@ -88,14 +113,15 @@ class _Stream:
 
     def to_json(self) -> dict[str, Any]:
         blocks = [block.to_json() for block in self.blocks]
-        return {"first": self.first, "runs": self.runs, "blocks": blocks}
+        runs = {run: [of.low, sorted(of.above)] for run, of in self.runs.items()}
+        return {"first": self.first, "runs": runs, "blocks": blocks}
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> _Stream:
         stream = cls(value["first"])
         for block in value["blocks"]:
             stream.add(BlockInfo.from_json(block))
-        stream.runs = value["runs"]
+        stream.runs = {run: _Run(low, set(above)) for run, (low, above) in value["runs"].items()}
         return stream
 
 
