@@ -35,6 +35,7 @@ from tidemill.receivers.block_handler import (
 from tidemill.receivers.block_reader import BlockReader
 from tidemill.receivers.blocks import BlockInfo, BlockPlace
 
+HERE = f"127.0.0.1:1/{'0' * 32}"
 BLOCK = encode_records(["a", "b", "c"])
 BYTES = BLOCK.data.to_pybytes()
 ONCE, TWICE = StorageLevel.MEMORY_AND_DISK, StorageLevel.MEMORY_AND_DISK_2
@@ -73,7 +74,7 @@ def make_handler(tmp_path: Path) -> Iterator[Callable[..., BlockHandler]]:
 
     def make(level: StorageLevel = ONCE, **options: Any) -> BlockHandler:
         files = BlockFiles(BlockFolders(None, str(tmp_path / "blocks"), 0))
-        here = BlockPlace("1", "one.host", "", "")
+        here = BlockPlace("1", "one.host", "", HERE)
         made.append(BlockHandler(3, level, files, here, SECRET, **options))
         return made[-1]
 
@@ -96,7 +97,7 @@ def test_a_block_in_a_file(make_handler: Callable[..., BlockHandler]) -> None:
     assert info == BlockInfo(
         3, "b-0", 3, len(BYTES), hashlib.sha256(BYTES).hexdigest(), (place,), None
     )
-    assert (place.executor_id, place.host, place.server) == ("1", "one.host", "")
+    assert (place.executor_id, place.host, place.server) == ("1", "one.host", HERE)
     assert map_block(place.path).to_pybytes() == BYTES
 
 

@@ -237,7 +237,8 @@ BLOCK_STORE_TIMEOUT_MS = Setting(
     "spark.streaming.receiver.blockStoreTimeout",
     30_000,
     positive_time_ms,
-    "How long storing one block may take. A bare number is seconds.",
+    "How long the driver may take to answer for a block, and another executor to copy it. A bare "
+    "number is seconds.",
 )
 RECEIVER_WAL_ENABLE: Setting[bool | None] = Setting(
     "spark.streaming.receiver.writeAheadLog.enable",

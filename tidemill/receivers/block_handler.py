@@ -55,6 +55,7 @@ class BlockHandler:
     secret: bytes = field(repr=False)
     log: LogWriter | None = None
     replicas: Sequence[Replica] = ()
+    timeout_s: float = 30.0
     _clients: dict[str, RpcClient] = field(default_factory=dict)
     _pauses: dict[str, int] = field(default_factory=dict)
     _said_alone: bool = False
@@ -70,7 +71,7 @@ class BlockHandler:
         fault_point("block.logged")
         path = self.files.put(block_id, block.data, self.level)  # 2
         places = [BlockPlace(self.here.executor_id, self.here.host, path, self.here.server)]
-        if self.level.replication > 1:
+        if self.level.replication > 1 and self.here.server:
             places += self._replicate(block_id, block)  # 3
         fault_point("block.stored")
         return BlockInfo(
@@ -117,7 +118,9 @@ class BlockHandler:
 
     def _client(self, replica: Replica) -> RpcClient:
         if replica.server not in self._clients:
-            self._clients[replica.server] = RpcClient(Endpoint.parse(replica.server), self.secret)
+            self._clients[replica.server] = RpcClient(
+                Endpoint.parse(replica.server), self.secret, self.timeout_s
+            )
         return self._clients[replica.server]
 
     def close(self) -> None:

@@ -57,6 +57,7 @@ class ExecutorSetup:
     log_directory: str | None = None
     log_roll_ms: int = 60_000
     max_rate: float | None = None
+    store_timeout_s: float = 30.0
     supervisor: SupervisorSettings = field(default_factory=SupervisorSettings)
 
 
@@ -66,7 +67,7 @@ class TrackerClient:
     def __init__(self, setup: ExecutorSetup, stream_id: int, attempt: int) -> None:
         from tidemill.common.rpc import Endpoint, RpcClient
 
-        self._client = RpcClient(Endpoint.parse(setup.tracker), setup.secret)
+        self._client = RpcClient(Endpoint.parse(setup.tracker), setup.secret, setup.store_timeout_s)
         self._stream_id = stream_id
         self._attempt = attempt
 
@@ -176,7 +177,13 @@ class ReceiverTask:
                 self.setup.log_directory, self.stream_name, clock, self.setup.log_roll_ms
             )
         handler = BlockHandler(
-            self.stream_id, receiver.storageLevel, files, place, self.setup.secret, log
+            self.stream_id,
+            receiver.storageLevel,
+            files,
+            place,
+            self.setup.secret,
+            log,
+            timeout_s=self.setup.store_timeout_s,
         )
         supervisor = ReceiverSupervisor(
             receiver,

@@ -19,6 +19,7 @@ from tidemill.common.config import (
     BACKPRESSURE_INITIAL_RATE,
     BLOCK_INTERVAL_MS,
     BLOCK_QUEUE_SIZE,
+    BLOCK_STORE_TIMEOUT_MS,
     RECEIVER_MAX_HELD,
     RECEIVER_MAX_RATE,
     RECEIVER_MEMORY,
@@ -208,6 +209,7 @@ def _executor_setup(
         log_directory=directory if keeps_log(conf, directory) else None,
         log_roll_ms=RECEIVER_WAL_ROLLING_INTERVAL_S.read(conf) * 1000,
         max_rate=RECEIVER_MAX_RATE.read(conf),
+        store_timeout_s=BLOCK_STORE_TIMEOUT_MS.read(conf) / 1000,
         supervisor=SupervisorSettings(
             BLOCK_INTERVAL_MS.read(conf),
             BLOCK_QUEUE_SIZE.read(conf),
