@@ -7,7 +7,7 @@
 PY := .venv/bin/python
 SECONDS ?=
 
-.PHONY: demo test lint types unit test-faults test-cluster bench format clean java
+.PHONY: demo test lint types unit test-faults test-cluster bench format clean java mosquitto
 
 demo: java
 	@$(PY) examples/hot_words.py $(if $(SECONDS),--seconds $(SECONDS))
@@ -21,7 +21,7 @@ lint: .venv/installed.lock
 types: .venv/installed.lock
 	@$(PY) -m mypy
 
-unit: java
+unit: java mosquitto
 	@$(PY) -m pytest
 
 test-faults: java
@@ -39,6 +39,9 @@ format: .venv/installed.lock
 
 java: .venv/installed.lock
 	@$(PY) -m tidemill.cli.main doctor --quiet --install
+
+mosquitto:
+	@sh tools/get_mosquitto.sh
 
 .venv/installed.lock: requirements.lock pyproject.toml tools/make_venv.sh
 	@PYTHON="$(PYTHON)" sh tools/make_venv.sh

@@ -10,6 +10,7 @@ import pyspark.streaming
 import pytest
 
 import tidemill
+import tidemill.receivers
 import tidemill.streaming
 import tidemill.testing
 
@@ -92,6 +93,9 @@ def test_the_public_surface_is_what_it_is_meant_to_be() -> None:
         [*pyspark.streaming.__all__, "State", "StateSpec"]
     )
     assert sorted(tidemill.testing.__all__) == ["BatchDriver", "ManualClock", "collected"]
+    receivers = ["HttpReceiver", "MqttReceiver", "MqttTls", "Receiver"]
+    assert sorted(tidemill.receivers.__all__) == receivers
+    assert [getattr(tidemill.receivers, name).__name__ for name in receivers] == receivers
     from tidemill.streaming import DStream, StreamingContext
 
     beyond_pyspark = {

@@ -4,8 +4,33 @@ A receiver is a long task on an executor. On the driver, the scheduling policy d
 is to run, its tracking information says where it does, and the allocation manager asks the cluster for
 more executors, or gives some back that run no receiver. What receivers store becomes blocks, and
 blocks become a source like any other.
+
+For users: :class:`Receiver`, to write one; :class:`HttpReceiver` and :class:`MqttReceiver`, which
+are ready. All are given to ``StreamingContext.receiverStream()``.
 """
 
-from tidemill.receivers.receiver import Receiver
+from __future__ import annotations
 
-__all__ = ["Receiver"]
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tidemill.receivers.http_receiver import HttpReceiver
+    from tidemill.receivers.mqtt_receiver import MqttReceiver, MqttTls
+    from tidemill.receivers.receiver import Receiver
+
+__all__ = ["HttpReceiver", "MqttReceiver", "MqttTls", "Receiver"]
+
+_MODULES = {
+    "HttpReceiver": "http_receiver",
+    "MqttReceiver": "mqtt_receiver",
+    "MqttTls": "mqtt_receiver",
+    "Receiver": "receiver",
+}
+
+
+def __getattr__(name: str) -> Any:
+    # Only when asked for: every task that reads a block imports this package, and needs none of them.
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
