@@ -42,6 +42,9 @@ from tidemill.streaming.waiter import ContextWaiter
 
 __all__ = ["StreamingContext"]
 
+SHORTEST_GRACE_MS = 60_000
+"""The first batch of a program compiles most of Spark: ten intervals of a second may not be enough."""
+
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
@@ -257,7 +260,9 @@ class StreamingContext(InputStreams):
         assert self._scheduler is not None
         if gracefully:
             timeout_ms = GRACEFUL_STOP_TIMEOUT_MS.read(self._sc.getConf())
-            timeout_s = (10 * self._graph.batch_ms if timeout_ms is None else timeout_ms) / 1000
+            if timeout_ms is None:
+                timeout_ms = max(10 * self._graph.batch_ms, SHORTEST_GRACE_MS)
+            timeout_s = timeout_ms / 1000
             if not self._scheduler.finish_batches(timeout_s):
                 logger.warning(
                     "batches are still unfinished after %s s of graceful stop: they are cancelled "
