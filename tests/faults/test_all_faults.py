@@ -35,19 +35,24 @@ def all_plans() -> list[list[Planned]]:
 
 
 PLANS = all_plans()
+KILLS: dict[int, int] = {}
 
 
 @pytest.mark.parametrize("number", range(len(PLANS)))
 def test_killed_everywhere(undisturbed: Program, tmp_path: Path, number: int) -> None:
     program = Program(tmp_path / "run")
     outcome = program.run(PLANS[number], undisturbed.states_by_batch())
-    assert outcome.kills == len(PLANS[number])
+    # Two tasks may come to their points at the same time: then one death does for both.
+    assert len(PLANS[number]) - 1 <= outcome.kills <= len(PLANS[number])
+    KILLS[number] = outcome.kills
     assert program.outputs() == undisturbed.outputs()
 
 
 def test_there_are_a_hundred_kills_and_every_point_has_some() -> None:
-    assert sum(map(len, PLANS)) >= 100
     assert {kill.point for plan in PLANS for kill in plan} == set(POINTS)
+    assert sum(map(len, PLANS)) > 100
+    if len(KILLS) == len(PLANS):  # all of them have been run
+        assert sum(KILLS.values()) >= 100
 
 
 def test_a_full_disk_stops_the_program_with_a_clear_word_and_loses_nothing(
