@@ -280,8 +280,12 @@ class StreamingContext(InputStreams):
         wanted = STOP_GRACEFULLY_ON_SHUTDOWN.read(self._sc.getConf())
         gracefully = self._graph.checkpoint_directory is not None if wanted is None else wanted
         logger.info("the program ends: stopping its streams%s", " gracefully" * gracefully)
-        # PySpark has its own exit handler for the SparkContext.
-        self.stop(stopSparkContext=False, stopGraceFully=gracefully)
+        try:
+            # PySpark has its own exit handler for the SparkContext.
+            self.stop(stopSparkContext=False, stopGraceFully=gracefully)
+        except Exception as error:
+            # A signal to the whole process group ends Spark's JVM as well, before its streams.
+            logger.warning("the stream could not be stopped in order: %s", error)
 
     def remember(self, duration: float) -> None:
         """Keep the RDDs of every DStream for at least ``duration`` seconds, for :meth:`DStream.slice`."""
