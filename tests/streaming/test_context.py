@@ -185,8 +185,9 @@ def test_a_stop_without_grace_ends_the_running_batch_and_drops_the_waiting_ones(
 
 
 def test_a_graceful_stop_gives_up_after_its_timeout(
-    sc: SparkContext, caplog: pytest.LogCaptureFixture
+    sc: SparkContext, caplog: pytest.LogCaptureFixture, setting: Callable[[str, str], None]
 ) -> None:
+    setting("spark.streaming.gracefulStopTimeout", "200ms")
     clock = ManualClock()
     ssc = StreamingContext(sc, 0.02, clock=clock)
     entered, release = threading.Event(), threading.Event()

@@ -19,7 +19,11 @@ import tidemill
 from tidemill.streaming import StreamingContext
 
 mode = sys.argv[1]
-config = {"spark.ui.enabled": False, "spark.streaming.gracefulStopTimeout": "100s"}
+config = {
+    "spark.ui.enabled": False,
+    "spark.streaming.gracefulStopTimeout": "100s",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",  # starts faster
+}
 if mode in ("graceful", "at once"):
     config["spark.streaming.stopGracefullyOnShutdown"] = mode == "graceful"
 spark = tidemill.session("shutdown", master="local[1]", config=config, quiet=True)

@@ -157,7 +157,8 @@ GRACEFUL_STOP_TIMEOUT_MS: Setting[int | None] = Setting(
     "spark.streaming.gracefulStopTimeout",
     None,
     lambda text: time_ms(text, bare_unit="ms"),
-    "How long a graceful stop waits for begun batches. Default: ten batch intervals.",
+    "How long a graceful stop waits for begun batches. Default: ten batch intervals, at least a"
+    " minute.",
 )
 FILE_MIN_REMEMBER_MS = Setting(
     "spark.streaming.fileStream.minRememberDuration",

@@ -5,7 +5,10 @@ All of it is per thread: PySpark pins every Python thread to a JVM thread of its
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
+
+from py4j.protocol import Py4JError
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -46,6 +49,7 @@ def describe_job(
 
 
 def cancel_jobs(spark_context: SparkContext, group: str) -> None:
-    """End the running jobs of a group. A context that has been stopped has none left."""
+    """End the running jobs of a group. A stopped context, or one whose JVM is gone, has none left."""
     if spark_context._jsc is not None:
-        spark_context.cancelJobGroup(group)
+        with suppress(Py4JError):
+            spark_context.cancelJobGroup(group)

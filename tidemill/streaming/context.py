@@ -42,6 +42,9 @@ from tidemill.streaming.waiter import ContextWaiter
 
 __all__ = ["StreamingContext"]
 
+SHORTEST_GRACE_MS = 60_000
+"""The first batch of a program compiles most of Spark: ten intervals of a second may not be enough."""
+
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
@@ -257,7 +260,9 @@ class StreamingContext(InputStreams):
         assert self._scheduler is not None
         if gracefully:
             timeout_ms = GRACEFUL_STOP_TIMEOUT_MS.read(self._sc.getConf())
-            timeout_s = (10 * self._graph.batch_ms if timeout_ms is None else timeout_ms) / 1000
+            if timeout_ms is None:
+                timeout_ms = max(10 * self._graph.batch_ms, SHORTEST_GRACE_MS)
+            timeout_s = timeout_ms / 1000
             self._finish_receiving(timeout_s)
             if not self._scheduler.finish_batches(timeout_s):
                 logger.warning(
@@ -287,8 +292,12 @@ class StreamingContext(InputStreams):
         wanted = STOP_GRACEFULLY_ON_SHUTDOWN.read(self._sc.getConf())
         gracefully = self._graph.checkpoint_directory is not None if wanted is None else wanted
         logger.info("the program ends: stopping its streams%s", " gracefully" * gracefully)
-        # PySpark has its own exit handler for the SparkContext.
-        self.stop(stopSparkContext=False, stopGraceFully=gracefully)
+        try:
+            # PySpark has its own exit handler for the SparkContext.
+            self.stop(stopSparkContext=False, stopGraceFully=gracefully)
+        except Exception as error:
+            # A signal to the whole process group ends Spark's JVM as well, before its streams.
+            logger.warning("the stream could not be stopped in order: %s", error)
 
     def remember(self, duration: float) -> None:
         """Keep the RDDs of every DStream for at least ``duration`` seconds, for :meth:`DStream.slice`."""
