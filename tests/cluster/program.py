@@ -58,8 +58,8 @@ class NumberReceiver(Receiver):
             self.restart("the sender has closed the connection", None, 0.2)
 
 
-def make(master: str, folder: Path, host: str, port: int, receivers: int) -> StreamingContext:
-    conf = (
+def cluster_conf(master: str) -> SparkConf:
+    return (
         SparkConf()
         .setMaster(master)
         .setAppName("numbers")
@@ -77,7 +77,10 @@ def make(master: str, folder: Path, host: str, port: int, receivers: int) -> Str
         .set("spark.streaming.gracefulStopTimeout", "60s")
         .set("spark.streaming.blockInterval", "100ms")
     )
-    ssc = StreamingContext(SparkContext(conf=conf), INTERVAL_S)
+
+
+def make(master: str, folder: Path, host: str, port: int, receivers: int) -> StreamingContext:
+    ssc = StreamingContext(SparkContext(conf=cluster_conf(master)), INTERVAL_S)
     ssc.checkpoint(str(folder / "checkpoint"))
     streams = [ssc.receiverStream(NumberReceiver(host, port)) for _ in range(receivers)]
     output = folder / "output"

@@ -21,12 +21,6 @@ from tests.waiting import wait_for
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneCluster]:
-    with StandaloneCluster(tmp_path_factory.mktemp("cluster")) as running:
-        yield running
-
-
 class Run:
     """The program, its sender, and what comes of them."""
 

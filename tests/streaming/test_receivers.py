@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import signal
 import socket
 import threading
+import urllib.request
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -17,12 +19,15 @@ from pyspark import SparkContext, StorageLevel
 from pyspark.sql import Row
 
 from tests.conftest import Stream
+from tests.receivers.broker import Broker
 from tests.streaming.restarts import Runs
 from tests.waiting import wait_for
+from tidemill.common.clock import ManualClock, SystemClock
 from tidemill.errors import GraphError, SetupError
-from tidemill.receivers import Receiver
+from tidemill.receivers import HttpReceiver, MqttReceiver, Receiver
 from tidemill.streaming import StreamingContext, StreamingListener
-from tidemill.testing import collected
+from tidemill.streaming.receiver_streams import StreamReceivers
+from tidemill.testing import BatchDriver, collected
 
 Setting = Callable[[str, str], None]
 
@@ -300,8 +305,6 @@ def test_blocks_of_finished_batches_are_deleted_everywhere(
         receiver = given([lambda r: r.store(list(range(1000)))])
         ssc.receiverStream(receiver).foreachRDD(lambda rdd: rdd.count())
 
-    from tidemill.testing import BatchDriver
-
     ssc = runs.context(build)
     ssc.start()
     driver = BatchDriver(ssc, runs.clock)
@@ -370,3 +373,115 @@ def test_a_flood_before_a_stalled_job_is_held_back_and_nothing_is_lost(
         stream.driver.run()
         assert len(counts) < 1000
     assert sum(counts) == 100_000
+
+
+@pytest.mark.usefixtures("quick")
+def test_what_is_posted_is_in_a_batch_when_it_is_answered(stream: Stream, tmp_path: Path) -> None:
+    address = tmp_path / "address"
+    results = collected(
+        stream.ssc.receiverStream(HttpReceiver(format="json", address_file=str(address)))
+    )
+    stream.ssc.start()
+    wait_for(address.exists, "the receiver to listen")
+    request = urllib.request.Request(
+        address.read_text().strip(),
+        data=b'[{"id": 1}, {"id": 2}]',
+        headers={"Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        assert (answer.status, json.load(answer)) == (200, {"records": 2})
+    stream.driver.run()
+    assert results == [[{"id": 1}, {"id": 2}]]
+
+
+@pytest.mark.usefixtures("quick")
+def test_messages_of_a_broker(stream: Stream, tmp_path: Path) -> None:
+    from paho.mqtt import publish
+
+    broker = Broker(tmp_path)
+    try:
+        receiver = MqttReceiver("127.0.0.1", broker.port, topics="plant/#", client_id="test")
+        results = collected(stream.ssc.receiverStream(receiver))
+        stream.ssc.start()
+        wait_for(lambda: "SUBACK to test" in broker.log.read_text(), "the subscription")
+        for reading in ("20.5", "21.0"):
+            publish.single("plant/a", reading, qos=1, hostname="127.0.0.1", port=broker.port)
+        stream.driver.wait_received(2)
+        stream.driver.run()
+        assert results == [
+            [Row(topic="plant/a", payload=b"20.5"), Row(topic="plant/a", payload=b"21.0")]
+        ]
+    finally:
+        stream.ssc.stop(stopSparkContext=False)
+        broker.stop()
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_receiver_takes_in_no_more_than_it_may(
+    new_stream: Callable[..., Stream], setting: Setting
+) -> None:
+    setting("spark.streaming.receiver.maxRate", "500")
+    stream = new_stream()
+    flood = Flood(lines=10_000)
+    stream.ssc.socketTextStream("127.0.0.1", flood.port).foreachRDD(lambda rdd: None)
+    stream.ssc.start()
+    stream.driver.wait_received(1)
+    clock = SystemClock()
+    before, began_ms = receivers_of(stream).records_received, clock.now_ms()
+    stream.driver.wait_received(1000)
+    taken = receivers_of(stream).records_received - before
+    # At the beginning a block may have been on its way, and at the end one is half full.
+    assert taken <= 500 * (clock.now_ms() - began_ms) / 1000 + 100
+
+
+class Slow:
+    """Whose time a slow output operation takes."""
+
+    clock: ManualClock
+
+
+@pytest.mark.usefixtures("quick")
+def test_backpressure_reaches_the_receiver_and_the_next_start(
+    new_runs: Callable[[str], Runs], setting: Setting
+) -> None:
+    setting("spark.streaming.backpressure.enabled", "true")
+    setting("spark.streaming.backpressure.initialRate", "1000")
+    runs = new_runs("runs")
+    Slow.clock = runs.clock
+
+    def build(ssc: StreamingContext) -> None:
+        receiver = given([lambda r: [r.store(list(range(50))) for _ in range(20)]])
+
+        def slowly(rdd: Any) -> None:
+            from tests.streaming.test_receivers import Slow  # not a part of the program
+
+            rdd.count()
+            Slow.clock.advance(100)
+
+        ssc.receiverStream(receiver).setName("numbers").foreachRDD(slowly)
+
+    def rate(ssc: StreamingContext) -> float | None:
+        receivers = ssc._start.receivers
+        assert receivers is not None
+        return receivers.tracker._registry.of(0).rate
+
+    ssc = runs.context(build)
+    ssc.start()
+    wait_for(lambda: rate(ssc) == 1000.0, "the first rate")
+    driver = BatchDriver(ssc, runs.clock)
+    for goal in (200, 400, 600):
+        driver.wait_received(goal)
+        driver.run()
+    wait_for(lambda: rate(ssc) != 1000.0, "a new rate")
+    driver.run()  # writes it down
+    last = rate(ssc)
+    ssc.stop(stopSparkContext=False)
+    again = runs.context(build)
+    again.start()
+    wait_for(lambda: rate(again) == last, "the rate of before")
+
+
+def receivers_of(stream: Stream) -> StreamReceivers:
+    receivers = stream.ssc._start.receivers
+    assert receivers is not None
+    return receivers
