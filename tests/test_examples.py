@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -33,6 +35,38 @@ def test_example(name: str, expected: list[str]) -> None:
     assert done.stderr == ""
     lines = done.stdout.splitlines()
     assert [line for line in expected if line not in lines] == []
+
+
+def test_words_of_a_socket() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(60)
+        process = subprocess.Popen(
+            [
+                *(sys.executable, "-u", "examples/network_word_count.py", "127.0.0.1"),
+                str(server.getsockname()[1]),
+            ],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            connection, _ = server.accept()
+            connection.sendall(b"to be or not\nto be\n")
+            assert process.stdout is not None
+            counts = (line.strip() for line in process.stdout if line.startswith("("))
+            assert sorted(islice(counts, 4)) == [
+                "('be', 2)",
+                "('not', 1)",
+                "('or', 1)",
+                "('to', 2)",
+            ]
+            process.terminate()
+            _, errors = process.communicate(timeout=60)
+            assert (process.returncode, errors) == (143, "")
+        finally:
+            process.kill()
+            process.wait()
 
 
 def test_the_streaming_checkpoint_example_survives_a_kill(tmp_path: Path) -> None:
