@@ -2,85 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import signal
-import subprocess
-import sys
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.cluster.sender import Sender
+from tests.cluster.run import Run
 from tests.cluster.standalone import StandaloneCluster, executor_of
-from tests.waiting import wait_for
-
-ROOT = Path(__file__).parents[2]
-
-
-class Run:
-    """The program, its sender, and what comes of them."""
-
-    def __init__(self, master: str, folder: Path) -> None:
-        self._master = master
-        self._folder = folder
-        self.sender = Sender()
-        self.start()
-
-    def start(self) -> None:
-        self._folder.mkdir(exist_ok=True)
-        with (self._folder / "log").open("ab") as log:
-            self.process = subprocess.Popen(
-                [
-                    *(sys.executable, "-m", "tests.cluster.program", self._master),
-                    *(str(self._folder), "127.0.0.1", str(self.sender.port)),
-                ],
-                cwd=ROOT,
-                env={**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable},
-                stdout=log,
-                stderr=log,
-            )
-
-    def log(self) -> str:
-        return (self._folder / "log").read_text()[-4000:]
-
-    def more_acknowledged(self, count: int = 400) -> None:
-        goal = len(self.sender.acknowledged) + count
-        wait_for(
-            lambda: len(self.sender.acknowledged) >= goal or self.process.poll() is not None,
-            f"{count} more numbers to be acknowledged",
-        )
-        assert self.process.poll() is None, self.log()
-
-    def receiver_pid(self) -> int:
-        return self.sender.pids[-1]
-
-    def new_receiver_after(self, starts: int) -> None:
-        wait_for(lambda: len(self.sender.pids) > starts, "a new receiver")
-
-    def finish(self) -> None:
-        self.sender.close()
-        self.process.send_signal(signal.SIGTERM)
-        try:
-            assert self.process.wait(120) == 128 + signal.SIGTERM, self.log()
-        finally:
-            self.process.kill()
-
-    def counted(self) -> Counter[int]:
-        counts: Counter[int] = Counter()
-        for path in (self._folder / "output").iterdir():
-            counts.update(json.loads(path.read_text()))
-        return counts
-
-    def check(self) -> None:
-        counts = self.counted()
-        missing = sorted(self.sender.acknowledged - set(counts))
-        assert missing == [], f"{len(missing)} acknowledged numbers are missing"
-        assert [number for number, count in counts.items() if count > 1] == []
-        assert len(self.sender.acknowledged) > 1000
 
 
 @pytest.fixture
@@ -88,8 +19,7 @@ def run(cluster: StandaloneCluster, tmp_path: Path) -> Iterator[Run]:
     running = Run(cluster.master, tmp_path / "run")
     yield running
     running.sender.close()
-    running.process.kill()
-    running.process.wait()
+    running.kill()
 
 
 def kill_worker(run: Run) -> None:
@@ -101,8 +31,7 @@ def kill_executor(run: Run) -> None:
 
 
 def kill_driver(run: Run) -> None:
-    run.process.kill()
-    run.process.wait()
+    run.kill()
     run.start()
 
 

@@ -7,7 +7,8 @@ import pytest
 from tests.faults.harness import Program
 
 # A hundred kills take a quarter of an hour: make test-faults.
-collect_ignore = [] if os.environ.get("TIDEMILL_ALL_FAULTS") == "1" else ["test_all_faults.py"]
+LONG = ["test_all_faults.py", "test_receiver_faults.py"]
+collect_ignore = [] if os.environ.get("TIDEMILL_ALL_FAULTS") == "1" else LONG
 
 
 @pytest.fixture(scope="session")
