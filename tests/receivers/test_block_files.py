@@ -221,6 +221,26 @@ def test_only_the_folders_of_the_dead_are_swept(
     sweep(str(tmp_path / "not there"))
 
 
+def test_what_somebody_claims_is_not_swept_whatever_its_name_says(tmp_path: Path) -> None:
+    folder = tmp_path / f"tidemill-blocks-{a_dead_pid()}-run-1"
+    folders = BlockFolders(None, str(folder), 0)
+    folders.make()
+    command = (
+        "import sys; from tidemill.receivers.block_files import *; "
+        "claim(BlockFolders(None, sys.argv[1], 0)); print(flush=True); input()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", command, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as owner:
+        assert owner.stdout is not None
+        owner.stdout.readline()
+        sweep(str(tmp_path))
+        assert folder.exists()
+        owner.kill()
+    sweep(str(tmp_path))
+    assert not folder.exists()
+
+
 def test_who_is_alive() -> None:
     assert is_alive(os.getpid())
     assert is_alive(1)

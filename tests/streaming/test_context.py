@@ -181,6 +181,7 @@ def test_a_stop_without_grace_ends_the_running_batch_and_drops_the_waiting_ones(
     assert entered.wait(30)
     stream.ssc.stop(stopSparkContext=False)
     assert begun == [1]
+    assert "still running" not in caplog.text
     assert stream.ssc.awaitTerminationOrTimeout(0), "a cancelled batch is no error of the program"
 
 

@@ -7,6 +7,7 @@ Nothing here is durable: that is what the write-ahead log is for.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import shutil
@@ -21,6 +22,7 @@ from pyspark import StorageLevel
 
 SHARED_MEMORY = "/dev/shm"
 FOLDER_NAME = re.compile(r"tidemill-blocks-(\d+)-")
+OWNER = ".owner"
 
 
 @dataclass(frozen=True)
@@ -54,14 +56,41 @@ def block_folders(name: str, local_directory: str, memory_bytes: int) -> BlockFo
     return BlockFolders(memory, os.path.join(local_directory, name), memory_bytes)
 
 
+def claim(folders: BlockFolders) -> None:
+    """Keep :func:`sweep` from these folders for as long as this process lives."""
+    for folder in (folders.memory, folders.disk):
+        if folder is not None:
+            # Never closed: the kernel lets go of the lock when the process ends, whatever it ends of.
+            handle = os.open(os.path.join(folder, OWNER), os.O_RDWR | os.O_CREAT, 0o600)
+            fcntl.flock(handle, fcntl.LOCK_SH)
+
+
 def sweep(local_directory: str) -> None:
-    """Delete what processes have left that were killed: their pid is in the name of their folder."""
+    """Delete what processes have left that were killed: their pid is in the name of their folder.
+
+    A container that shares the memory of its host does not see the host's processes, but their locks.
+    """
     for parent in (SHARED_MEMORY, local_directory):
         with suppress(OSError):
             for name in os.listdir(parent):
                 match = FOLDER_NAME.match(name)
-                if match and not is_alive(int(match[1])):
-                    shutil.rmtree(os.path.join(parent, name), ignore_errors=True)
+                folder = os.path.join(parent, name)
+                if match and not is_alive(int(match[1])) and not _is_claimed(folder):
+                    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_claimed(folder: str) -> bool:
+    try:
+        handle = os.open(os.path.join(folder, OWNER), os.O_RDWR)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return False
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(handle)
 
 
 def is_alive(pid: int) -> bool:

@@ -23,7 +23,9 @@ from tidemill.errors import ReceiverError, RpcError, RpcTimeoutError
 from tidemill.receivers.block_files import (
     BlockFiles,
     BlockFolders,
+    claim,
     map_block,
+    sweep,
     write_block,
 )
 from tidemill.receivers.messages import CleanupOldBlocks, Done, decode
@@ -143,7 +145,9 @@ def main() -> None:
     watched = told["watch_pid"]
     began = started_at(watched)
     folders = BlockFolders(**told["folders"])
+    sweep(os.path.dirname(folders.disk))
     blocks = Blocks(folders)
+    claim(folders)
     stopped: list[bool] = []
 
     def stop(_: bytes) -> bytes:

@@ -49,7 +49,10 @@ def describe_job(
 
 
 def cancel_jobs(spark_context: SparkContext, group: str) -> None:
-    """End the running jobs of a group. A stopped context, or one whose JVM is gone, has none left."""
+    """End the running jobs of a group, and those that a thread is just about to start.
+
+    A group that was cancelled cannot be used again. A stopped context, or one whose JVM is gone, has no jobs.
+    """
     if spark_context._jsc is not None:
         with suppress(Py4JError):
-            spark_context.cancelJobGroup(group)
+            spark_context._jsc.sc().cancelJobGroupAndFutureJobs(group)

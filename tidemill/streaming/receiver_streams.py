@@ -31,7 +31,13 @@ from tidemill.common.config import (
 )
 from tidemill.errors import SetupError
 from tidemill.progress.listener_bus import ListenerBus
-from tidemill.receivers.block_files import BlockFiles, BlockFolders, block_folders, sweep
+from tidemill.receivers.block_files import (
+    BlockFiles,
+    BlockFolders,
+    block_folders,
+    claim,
+    sweep,
+)
 from tidemill.receivers.receiver_task import LOOPBACK, ExecutorSetup
 from tidemill.receivers.source import ReceiverSource
 from tidemill.receivers.supervisor import SupervisorSettings
@@ -100,7 +106,10 @@ class StreamReceivers:
             storage = None if durable is None else durable.storage
             self._blocks = BlockTracker(storage, clock, names.values())
             calls = ExecutorCalls(secret)
-            files = None if self._folders is None else BlockFiles(self._folders)
+            files = None
+            if self._folders is not None:
+                files = BlockFiles(self._folders)
+                claim(self._folders)
             self._cleaner = BlockCleaner(calls, files, storage)
             self.tracker = ReceiverTracker(
                 [
