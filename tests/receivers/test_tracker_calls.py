@@ -230,8 +230,15 @@ def test_a_receiver_talks_to_the_tracker() -> None:
 class FakeSupervisor:
     heard: list[tuple[str, Any]] = field(default_factory=list)
 
+    @property
+    def is_ending(self) -> bool:
+        return ("stop", "enough") in self.heard
+
     def stop(self, message: str) -> None:
         self.heard.append(("stop", message))
+
+    def give_up(self) -> None:
+        self.heard.append(("give up", None))
 
     def update_rate(self, rate: float | None) -> None:
         self.heard.append(("rate", rate))
@@ -246,6 +253,13 @@ def served_receiver(folder: Path) -> Iterator[tuple[FakeSupervisor, Served]]:
     files = BlockFiles(BlockFolders(None, str(folder), 0))
     with served(_Endpoint(cast(Any, supervisor), files).handlers()) as rpc:
         yield supervisor, rpc
+
+
+def test_a_second_stop_is_at_once(tmp_path: Path) -> None:
+    with served_receiver(tmp_path) as (supervisor, rpc):
+        for _ in range(2):
+            rpc.client.call("StopReceiver", StopReceiver("enough").encode())
+        assert supervisor.heard == [("stop", "enough"), ("give up", None)]
 
 
 TO_EXECUTORS = [StopReceiver("enough"), UpdateRateLimit(5.0), CleanupOldBlocks(("a", "b"), 7)]

@@ -16,7 +16,7 @@ AddBlockServer                                       this executor can keep copi
 ====================== =================================================================
 to an executor         means
 ====================== =================================================================
-StopReceiver           end, and keep what you have stored
+StopReceiver           end, and keep what you have stored; a second time: at once
 UpdateRateLimit        take in so many records a second
 CleanupOldBlocks       nobody needs these blocks any more
 ====================== =================================================================

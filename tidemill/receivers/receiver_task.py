@@ -251,7 +251,12 @@ class _Endpoint:
         }
 
     def _stop(self, body: bytes) -> bytes:
-        self._supervisor.stop(decode(StopReceiver, body).message)
+        """The first time: end, and keep what you have. The second time: end at once."""
+        message = decode(StopReceiver, body).message
+        if self._supervisor.is_ending:
+            self._supervisor.give_up()
+        else:
+            self._supervisor.stop(message)
         return Done().encode()
 
     def _update_rate(self, body: bytes) -> bytes:

@@ -203,8 +203,12 @@ class ReceiverSupervisor:
         with self._phase_changed:
             self._phase_changed.wait_for(lambda: self._phase is ReceiverPhase.ENDED)
 
+    @property
+    def is_ending(self) -> bool:
+        return self._is_ending
+
     def give_up(self) -> None:
-        """Do not try on with what cannot be stored: the driver is gone."""
+        """Do not try on with what cannot be stored: who asked for the end does not wait any more."""
         self._gives_up = True
         self._clock.interrupt_waiters()
 
