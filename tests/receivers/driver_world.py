@@ -201,7 +201,7 @@ class DriverWorld:
         self.blocks = BlockTracker(storage, self.clock).start()
         self.cleaner = BlockCleaner(cast(Any, self.calls), None, storage)
         self.tracker = ReceiverTracker(
-            [ReceiverInput(n, f"clicks-{n}", each) for n, each in enumerate(receivers)],
+            [ReceiverInput(n, f"clicks-{n}", each, b"") for n, each in enumerate(receivers)],
             self.blocks,
             cast(SparkExecutors, self.executors),
             cast(ReceiverJobs, self.jobs),

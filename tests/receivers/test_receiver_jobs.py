@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import queue
 import threading
 from collections.abc import Callable
@@ -51,7 +52,7 @@ def spark(monkeypatch: pytest.MonkeyPatch) -> FakeSpark:
     return it
 
 
-INPUT = ReceiverInput(3, "clicks", Silent())
+INPUT = ReceiverInput(3, "clicks", Silent(), pickle.dumps(Silent()))
 
 
 def jobs_of(folders: BlockFolders | None = None) -> tuple[ReceiverJobs, MagicMock]:
@@ -122,7 +123,9 @@ def test_after_they_were_cancelled_no_job_starts(spark: FakeSpark) -> None:
     jobs, context = jobs_of()
     running = launch(jobs)
     jobs.cancel()
-    context.cancelJobGroup.assert_called_once_with("tidemill-receivers-run")
+    context._jsc.sc.return_value.cancelJobGroupAndFutureJobs.assert_called_once_with(
+        "tidemill-receivers-run"
+    )
     spark.ends.put(RuntimeError("cancelled"))
     assert "cancelled" in running.get(timeout=30)
     ended = launch(jobs)
@@ -134,7 +137,7 @@ def test_waiting_is_for_all_jobs(spark: FakeSpark) -> None:
     jobs, _ = jobs_of()
     ends = [launch(jobs)]
     ended: queue.Queue[str] = queue.Queue()
-    jobs.launch(ReceiverInput(4, "views", Silent()), 1, (), ended.put)
+    jobs.launch(ReceiverInput(4, "views", Silent(), INPUT.pickled), 1, (), ended.put)
     ends.append(ended)
     done: list[bool] = []
     waiter = in_background(lambda: done.append(jobs.wait(60)))

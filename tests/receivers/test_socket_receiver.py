@@ -301,7 +301,7 @@ def test_a_converter_makes_records_of_the_connection(server: Server) -> None:
         connection.sendall(b"1,2\n3\n")
         assert world.await_records(3) == [1, 2, 3]
         connection.sendall(b"4\n5,six\n")
-        error = world.driver.await_error("sent could not be stored; it is restarted")
+        error = world.driver.await_error("sent made the converter fail; it is restarted")
         assert "ValueError: invalid literal for int()" in error
         assert has_closed(connection)
         # What it has made before it failed is kept, and the next connection is converted as well.

@@ -319,7 +319,7 @@ def test_a_receiver_that_ended_by_itself_is_not_started_again() -> None:
         assert not it.has_a_waiter()
         assert it.tracker.ask(AllReceiverIds()) == [1]
         assert kinds(it.events) == ["ReceiverStarted", "ReceiverStopped"]
-        assert info_of(it.events[1]).last_error_message == ""
+        assert info_of(it.events[1]).last_error_message == "all read"
 
 
 def test_a_receiver_that_ended_with_an_error_says_so_and_is_not_started_again() -> None:

@@ -147,7 +147,9 @@ class World:
         self.bus = ListenerBus("test")
 
     def receivers(self) -> StreamReceivers:
-        node = SimpleNamespace(source_id=0, operator_id="clicks", source=self.source)
+        node = SimpleNamespace(
+            source_id=0, operator_id="clicks", source=self.source, site="receiverStream at app.py:7"
+        )
         directory = None if self.storage is None else self.storage.uri
         graph = SimpleNamespace(
             spark_context=self.context, inputs=[node], checkpoint_directory=directory

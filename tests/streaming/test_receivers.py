@@ -7,6 +7,8 @@ import logging
 import os
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import urllib.request
 from collections.abc import Callable
@@ -23,7 +25,7 @@ from tests.receivers.broker import Broker
 from tests.streaming.restarts import Runs
 from tests.waiting import wait_for
 from tidemill.common.clock import ManualClock, SystemClock
-from tidemill.errors import GraphError, SetupError
+from tidemill.errors import GraphError, SetupError, StopTimeoutError
 from tidemill.receivers import HttpReceiver, MqttReceiver, Receiver
 from tidemill.streaming import StreamingContext, StreamingListener
 from tidemill.streaming.receiver_streams import StreamReceivers
@@ -235,6 +237,32 @@ def test_fewer_cores_than_receivers_and_one_are_refused(stream: Stream) -> None:
         stream.ssc.start()
 
 
+@pytest.mark.parametrize("value", [threading.Lock(), "the SparkContext"], ids=["lock", "context"])
+def test_a_receiver_that_cannot_travel_is_refused_by_attribute(
+    stream: Stream, sc: SparkContext, value: Any
+) -> None:
+    receiver = given([])
+    receiver.helper = sc if value == "the SparkContext" else value  # type: ignore[attr-defined]
+    stream.ssc.receiverStream(receiver).pprint()
+    with pytest.raises(
+        GraphError,
+        match=r"receiverStream at test_receivers.py:\d+: the attribute 'helper' of Given is a .*onStart",
+    ):
+        stream.ssc.start()
+
+
+@pytest.mark.usefixtures("quick")
+def test_who_waits_in_vain_is_told_why(stream: Stream) -> None:
+    def fail(r: Any) -> None:
+        raise ValueError("no such luck")
+
+    stream.ssc.receiverStream(given([fail])).pprint()
+    stream.ssc.start()
+    wait_for(lambda: "no such luck" in receivers_of(stream).last_errors(), "the error")
+    with pytest.raises(StopTimeoutError, match=r"(?s)0 of 1 records .*ValueError: no such luck"):
+        stream.driver.wait_received(1, timeout_s=0.1)
+
+
 @pytest.mark.parametrize("receiver", ["a name", Receiver, None])
 def test_what_is_no_receiver_is_refused(stream: Stream, receiver: Any) -> None:
     with pytest.raises(GraphError, match="an instance of a subclass of Receiver"):
@@ -396,16 +424,19 @@ def test_what_is_posted_is_in_a_batch_when_it_is_answered(stream: Stream, tmp_pa
 
 @pytest.mark.usefixtures("quick")
 def test_messages_of_a_broker(stream: Stream, tmp_path: Path) -> None:
-    from paho.mqtt import publish
-
     broker = Broker(tmp_path)
     try:
         receiver = MqttReceiver("127.0.0.1", broker.port, topics="plant/#", client_id="test")
         results = collected(stream.ssc.receiverStream(receiver))
         stream.ssc.start()
         wait_for(lambda: "SUBACK to test" in broker.log.read_text(), "the subscription")
-        for reading in ("20.5", "21.0"):
-            publish.single("plant/a", reading, qos=1, hostname="127.0.0.1", port=broker.port)
+        # In a process of its own: paho's loop cannot have more than 1,024 files open.
+        publish = (
+            "import sys; from paho.mqtt import publish; "
+            "[publish.single('plant/a', reading, qos=1, hostname='127.0.0.1', port=int(sys.argv[1])) "
+            "for reading in ('20.5', '21.0')]"
+        )
+        subprocess.run([sys.executable, "-c", publish, str(broker.port)], check=True, timeout=60)
         stream.driver.wait_received(2)
         stream.driver.run()
         assert results == [

@@ -96,8 +96,9 @@ def test_a_durable_stream_stops_gracefully_by_itself(
 ) -> None:
     assert out(program).readline() == "begun\n"
     program.send_signal(number)
-    rest, _ = program.communicate(timeout=60)
+    rest, errors = program.communicate(timeout=60)
     assert rest.startswith("finished [0]\n")
+    assert "Traceback" not in errors
     offsets, commits = (
         sorted(p.name for p in (tmp_path / "checkpoint" / folder).iterdir())
         for folder in ("offsets", "commits")

@@ -155,6 +155,11 @@ class _LocalAppender(Appender):
         if handle is not None:
             os.close(handle)
 
+    def __del__(self) -> None:
+        # As for any file of Python's: who forgets to close one does not keep its handle for ever.
+        with suppress(OSError):
+            self.close()
+
 
 def _write_all(handle: int, parts: Sequence[bytes | memoryview]) -> int:
     """Write all parts, however many calls that takes, and count the bytes."""

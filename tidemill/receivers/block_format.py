@@ -143,7 +143,7 @@ def _pickled(records: Sequence[Any]) -> list[bytes]:
         except Exception as error:
             raise GraphError(
                 f"a record that was stored cannot be pickled: {_culprit(some)}: {error}"
-            ) from error
+            ) from None
     return pickles
 
 

@@ -7,8 +7,6 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from pyspark import cloudpickle
-
 from tidemill.receivers.receiver_task import ExecutorSetup, ReceiverTask, StartBlockServer
 from tidemill.spark.executor_info import ExecutorInfo, Location
 from tidemill.spark.failures import user_traceback
@@ -85,8 +83,7 @@ class ReceiverJobs:
             ]
             if self._setup.folders is not None:
                 locations = []  # local mode: there is no choice
-            pickled = cloudpickle.dumps(receiver.receiver)  # type: ignore[no-untyped-call]
-            located = located_rdd(self._sc, [(pickled, locations)])
+            located = located_rdd(self._sc, [(receiver.pickled, locations)])
             failure = "".join(located.mapPartitions(task).collect())
         except BaseException as error:
             failure = user_traceback(error)

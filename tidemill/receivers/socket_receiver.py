@@ -60,9 +60,13 @@ class _Connected(Receiver):
                 else f"no connection to {where}: {error.strerror or error}"
             )
         except Exception as error:
-            message, error_of_user = f"what {where} sent could not be stored", error
+            message, error_of_user = f"what {where} sent {self._what_fails}", error
         if not session.has_ended:
             self.restart(message, error_of_user)
+
+    @property
+    def _what_fails(self) -> str:
+        return "could not be stored"
 
     def _receive(self, session: _Session, connection: socket.socket) -> None:
         """Store what arrives until the connection or the session ends."""
@@ -117,6 +121,10 @@ class SocketReceiver(_Connected):
     ) -> None:
         super().__init__(host, port, storageLevel)
         self._converter = converter
+
+    @property
+    def _what_fails(self) -> str:
+        return super()._what_fails if self._converter is None else "made the converter fail"
 
     def _receive(self, session: _Session, connection: socket.socket) -> None:
         if self._converter is None:

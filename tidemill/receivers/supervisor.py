@@ -6,7 +6,6 @@ import enum
 import itertools
 import logging
 import threading
-import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -26,6 +25,7 @@ from tidemill.receivers.blocks import BlockInfo
 from tidemill.receivers.messages import BlockAdded
 from tidemill.receivers.rate_limiter import RateLimiter
 from tidemill.receivers.receiver import Receiver
+from tidemill.spark.failures import user_traceback
 
 RETRY_FIRST_MS = 500
 RETRY_LAST_MS = 30_000
@@ -213,10 +213,12 @@ class ReceiverSupervisor:
         self._clock.interrupt_waiters()
 
     def report_error(self, message: str, error: BaseException | None = None) -> None:
-        logger.warning("receiver of stream %d: %s", self.stream_id, message, exc_info=error)
         try:
             self._tracker.report_error(message, describe(error))
+            logger.info("receiver of stream %d: %s", self.stream_id, message, exc_info=error)
         except Exception as unreachable:
+            # Else the driver says it: both together would be on one terminal, in local mode.
+            logger.warning("receiver of stream %d: %s", self.stream_id, message, exc_info=error)
             logger.warning("the driver could not be told: %s", unreachable)
 
     # -- what the driver says ------------------------------------------------------------------
@@ -346,4 +348,4 @@ class ReceiverSupervisor:
 
 
 def describe(error: BaseException | None) -> str:
-    return "" if error is None else "".join(traceback.format_exception(error))
+    return "" if error is None else user_traceback(error)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from tidemill.common.clock import Clock
 from tidemill.common.event_loop import EventLoop
 from tidemill.errors import TidemillError
+from tidemill.progress.batch_info import ReceiverInfo
 from tidemill.progress.events import ReceiverError, ReceiverStarted, ReceiverStopped, StreamEvent
 from tidemill.receivers.block_cleaner import BlockCleaner
 from tidemill.receivers.block_server_list import BlockServerList
@@ -43,6 +44,7 @@ from tidemill.receivers.messages import (
 from tidemill.receivers.receiver import Receiver
 from tidemill.receivers.receiver_jobs import ReceiverJobs
 from tidemill.receivers.receiver_registry import ReceiverRegistry
+from tidemill.receivers.repeated_errors import RepeatedErrors
 from tidemill.receivers.scheduling_policy import (
     reschedule_receiver,
     schedule_receivers,
@@ -83,6 +85,7 @@ class ReceiverInput:
     stream_id: int
     name: str
     receiver: Receiver
+    pickled: bytes
 
 
 class ReceiverTracker:
@@ -116,6 +119,7 @@ class ReceiverTracker:
             (stream_id, type(each.receiver).__name__) for stream_id, each in self._inputs.items()
         )
         self._block_servers = BlockServerList()
+        self._errors = {stream_id: RepeatedErrors() for stream_id in self._inputs}
         self._events: EventLoop[TrackerEvent] = EventLoop(
             "receiver-tracker", self._on_event, self._on_error
         )
@@ -163,6 +167,9 @@ class ReceiverTracker:
                 for endpoint in endpoints:
                     self._calls.tell(endpoint, StopReceiver(message))
                 return True
+
+    def receiver_info(self, stream_id: int) -> ReceiverInfo:
+        return self._registry.receiver_info(stream_id)
 
     def executors_with_receivers(self) -> set[str]:
         """Those that run one, and those that one has been sent to."""
@@ -358,14 +365,20 @@ class ReceiverTracker:
         if message.error:
             self._note_error(message.stream_id, message.message, message.error)
         else:
+            by_itself = self._registry.accepts
             name = self._inputs[message.stream_id].name
-            logger.info("receiver of %s has ended: %s", name, message.message)
+            level = logging.WARNING if by_itself else logging.INFO
+            logger.log(level, "receiver of %s has stopped for good: %s", name, message.message)
+            if by_itself:
+                now_ms = self._clock.now_ms()
+                self._registry.error(message.stream_id, message.message, "", now_ms)
         self._post(ReceiverStopped(self._registry.receiver_info(message.stream_id)))
 
     def _note_error(self, stream_id: int, message: str, error: str) -> None:
         self._registry.error(stream_id, message, error, self._clock.now_ms())
         name = self._inputs[stream_id].name
-        logger.warning("receiver of %s: %s%s", name, message, f"\n{error.rstrip()}" * bool(error))
+        if text := self._errors[stream_id].text(message, error):
+            logger.warning("receiver of %s: %s", name, text)
         self._post(ReceiverError(self._registry.receiver_info(stream_id)))
 
 

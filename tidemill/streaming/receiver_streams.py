@@ -38,6 +38,7 @@ from tidemill.receivers.block_files import (
     claim,
     sweep,
 )
+from tidemill.receivers.receiver_pickle import pickle_receiver
 from tidemill.receivers.receiver_task import LOOPBACK, ExecutorSetup
 from tidemill.receivers.source import ReceiverSource
 from tidemill.receivers.supervisor import SupervisorSettings
@@ -90,6 +91,11 @@ class StreamReceivers:
             for node in graph.inputs
             if isinstance(node.source, ReceiverSource)
         }
+        pickled = {
+            node.source_id: pickle_receiver(node.source.receiver, str(node.site))
+            for node in graph.inputs
+            if isinstance(node.source, ReceiverSource)
+        }
         is_local = SparkExecutors(sc).is_local()
         secret = secrets.token_bytes(32)
         # All settings are read before anything is there that would have to be taken down again.
@@ -113,7 +119,7 @@ class StreamReceivers:
             self._cleaner = BlockCleaner(calls, files, storage)
             self.tracker = ReceiverTracker(
                 [
-                    ReceiverInput(stream_id, names[stream_id], source.receiver)
+                    ReceiverInput(stream_id, names[stream_id], source.receiver, pickled[stream_id])
                     for stream_id, source in self.sources.items()
                 ],
                 self._blocks,
@@ -159,6 +165,15 @@ class StreamReceivers:
 
     def wait_received(self, records: int, timeout_s: float) -> bool:
         return self._blocks.wait_received(records, timeout_s)
+
+    def last_errors(self) -> str:
+        """What the receivers have reported last, each on a line of its own."""
+        infos = [self.tracker.receiver_info(stream_id) for stream_id in self.sources]
+        return "".join(
+            f"\n{info.receiver_name}: {info.last_error_message}\n{info.last_error}".rstrip()
+            for info in infos
+            if info.last_error_message
+        )
 
     @property
     def has_unplanned(self) -> bool:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import atexit
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable
-from types import FrameType
+from types import FrameType, TracebackType
 from typing import Any
 
 
@@ -25,9 +26,12 @@ class ShutdownHook:
         self._stop = stop
         self._replaced: dict[int, Any] = {}
         self._signalled = False
+        self._excepthook = sys.excepthook
 
     def install(self) -> None:
         atexit.register(self._stop)
+        self._excepthook = sys.excepthook
+        sys.excepthook = self._quiet_excepthook
         if threading.current_thread() is not threading.main_thread():
             return  # only the main thread may set signal handlers
         self._replace(signal.SIGTERM, lambda handler: handler is signal.SIG_DFL)
@@ -35,6 +39,8 @@ class ShutdownHook:
 
     def remove(self) -> None:
         atexit.unregister(self._stop)
+        if sys.excepthook == self._quiet_excepthook:
+            sys.excepthook = self._excepthook
         if threading.current_thread() is not threading.main_thread():
             return
         for number, (ours, before) in self._replaced.items():
@@ -49,11 +55,20 @@ class ShutdownHook:
             signal.signal(number, ours)
             self._replaced[number] = (ours, before)
 
+    def _quiet_excepthook(
+        self, kind: type[BaseException], error: BaseException, trace: TracebackType | None
+    ) -> None:
+        """Ctrl-C is how a stream is stopped: where the program was waiting then is no news."""
+        if not issubclass(kind, KeyboardInterrupt):
+            self._excepthook(kind, error, trace)
+
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if self._signalled:
             _say("stopping at once: what is unfinished runs again when the stream is started again")
             os._exit(128 + number)
         self._signalled = True
+        if os.isatty(2):
+            _say("stopping; a second signal stops at once")
         if number == signal.SIGINT:
             raise KeyboardInterrupt
         raise SystemExit(128 + number)

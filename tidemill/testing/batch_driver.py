@@ -44,6 +44,7 @@ class BatchDriver:
             self._ssc.awaitTermination(0)
             raise StopTimeoutError(
                 f"{receivers.records_received} of {records} records were received in {timeout_s} s"
+                f"{receivers.last_errors()}"
             )
 
 
