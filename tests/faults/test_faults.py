@@ -33,22 +33,3 @@ def test_killed_now_and_then(undisturbed: Program, tmp_path: Path) -> None:
     assert outcome.kills == len(SHORT)
     assert outcome.states_seen > 10
     assert program.outputs() == undisturbed.outputs()
-
-
-def test_a_torn_last_record_is_refused_by_name_and_the_remedy_helps(
-    undisturbed: Program, tmp_path: Path
-) -> None:
-    program = Program(tmp_path / "run")
-    code, _ = program.run_once([Planned("batch.after-offsets", 6)])
-    assert code < 0
-    torn = program.checkpoint / "offsets" / "5"
-    torn.write_bytes(torn.read_bytes()[:40])
-    before = {p: p.read_bytes() for p in program.checkpoint.rglob("*") if p.is_file()}
-    code, errors = program.run_once([])
-    assert code == 1
-    assert f"DamagedCheckpointError: {torn}: cannot be read" in errors
-    assert "delete the files of this batch and of all later ones" in errors
-    assert {p: p.read_bytes() for p in program.checkpoint.rglob("*") if p.is_file()} == before
-    torn.unlink()
-    program.run([])
-    assert program.outputs() == undisturbed.outputs()

@@ -504,9 +504,13 @@ def test_backpressure_reaches_the_receiver_and_the_next_start(
         driver.wait_received(goal)
         driver.run()
     wait_for(lambda: rate(ssc) != 1000.0, "a new rate")
-    driver.run()  # writes it down
-    last = rate(ssc)
-    ssc.stop(stopSparkContext=False)
+    driver.wait_received(1000)
+    driver.run()  # writes it down, and may find another one
+    ssc.stop(stopSparkContext=False, stopGraceFully=True)
+    logged = max((runs.checkpoint / "offsets").iterdir(), key=lambda path: int(path.name))
+    conf = json.loads(logged.read_text().splitlines()[1])["conf"]
+    last = json.loads(conf["tidemill.rates"])["numbers"]
+    assert last != 1000.0
     again = runs.context(build)
     again.start()
     wait_for(lambda: rate(again) == last, "the rate of before")
