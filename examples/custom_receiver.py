@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 
 import tidemill
 from tidemill.receivers import Receiver
 from tidemill.streaming import StreamingContext
-
-SECONDS = 5
 
 
 class Load(Receiver):
@@ -25,7 +24,7 @@ class Load(Receiver):
             self.store(os.getloadavg()[0])
 
 
-def main() -> None:
+def main(seconds: float) -> None:
     spark = tidemill.session("load", master="local[2]", quiet=True)
     ssc = StreamingContext(spark.sparkContext, 1)
     loads = ssc.receiverStream(Load())
@@ -33,9 +32,9 @@ def main() -> None:
         lambda a, b: (min(a[0], b[0]), max(a[1], b[1]), a[2] + b[2])
     ).map(lambda all_: f"{all_[2]} measurements, {all_[0]} to {all_[1]}").pprint()
     ssc.start()
-    ssc.awaitTermination(SECONDS)
+    ssc.awaitTermination(seconds)
     ssc.stop(stopGraceFully=True)
 
 
 if __name__ == "__main__":
-    main()
+    main(float(sys.argv[1]) if len(sys.argv) > 1 else 10)

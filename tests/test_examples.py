@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import subprocess
 import sys
@@ -35,6 +36,19 @@ def test_example(name: str, expected: list[str]) -> None:
     assert done.stderr == ""
     lines = done.stdout.splitlines()
     assert [line for line in expected if line not in lines] == []
+
+
+def test_a_receiver_of_ones_own() -> None:
+    done = subprocess.run(
+        [sys.executable, "examples/custom_receiver.py", "15"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert re.search(r"^\d+ measurements, [\d.]+ to [\d.]+$", done.stdout, re.MULTILINE)
 
 
 def test_words_of_a_socket() -> None:
