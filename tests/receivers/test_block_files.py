@@ -11,12 +11,12 @@ import pytest
 from pyspark import StorageLevel
 
 from tests.receivers.helpers import InThread
+from tidemill.common.processes import is_alive
 from tidemill.receivers import block_files
 from tidemill.receivers.block_files import (
     BlockFiles,
     BlockFolders,
     block_folders,
-    is_alive,
     map_block,
     sweep,
     write_block,

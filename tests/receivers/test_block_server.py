@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.waiting import wait_for
+from tidemill.common.processes import started_at
 from tidemill.common.rpc import Endpoint, RpcClient, RpcServer
 from tidemill.errors import ReceiverError, RpcRefusedError, RpcRemoteError, RpcUnavailableError
 from tidemill.receivers.block_files import BlockFiles, BlockFolders
@@ -24,7 +25,6 @@ from tidemill.receivers.block_server import (
     ServerSetup,
     ensure_block_server,
     executor_pid,
-    started_at,
 )
 from tidemill.receivers.executor_calls import ExecutorCalls
 from tidemill.receivers.messages import CleanupOldBlocks

@@ -16,7 +16,7 @@ import pytest
 from tests.receivers.driver_world import FakeJobs, Silent, block
 from tests.receivers.test_executor_allocation import FakeCluster, batch, numbered
 from tests.waiting import wait_for
-from tidemill.batches.rate_controller import RateController
+from tidemill.batches.rate_controller import rate_controllers
 from tidemill.checkpoint.local_storage import LocalStorage
 from tidemill.checkpoint.write_ahead_log import LogWriter
 from tidemill.common import rpc
@@ -194,7 +194,7 @@ def it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
 
 def test_a_receiver_can_do_its_work(it: World) -> None:
     receivers = it.receivers()
-    receivers.start({}, it.conf)
+    receivers.start({})
     wait_for(lambda: it.jobs.launches, "the launch", 30)
     (setup,) = it.setups
     assert it.storage is not None
@@ -221,13 +221,12 @@ def test_rates_reach_receivers(it: World) -> None:
         }
     )
     receivers = it.receivers()
-    controller = MagicMock(spec=RateController)
-    controller.rate_per_s = None
-    receivers.start({0: controller}, it.conf)
+    controllers = rate_controllers(it.conf, 1000, [0])
+    receivers.start(controllers)
     wait_for(lambda: it.jobs.launches, "the launch", 30)
     registry = receivers.tracker._registry
     assert registry.of(0).rate == 50.0
-    controller.publish(75.0)
+    controllers[0].publish(75.0)
     wait_for(lambda: registry.of(0).rate == 75.0, "the rate", 30)
     receivers.close()
 

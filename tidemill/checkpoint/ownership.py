@@ -31,6 +31,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import BinaryIO, cast
 
 from tidemill.checkpoint.storage import Appender, Storage
+from tidemill.common.processes import started_at
 from tidemill.common.times import iso_time
 from tidemill.errors import (
     CheckpointError,
@@ -63,7 +64,7 @@ class Process:
     @classmethod
     def this(cls) -> Process:
         pid = os.getpid()
-        return cls(socket.gethostname(), pid, _machine(), _started(pid) or "")
+        return cls(socket.gethostname(), pid, _machine(), started_at(pid) or "")
 
     @property
     def key(self) -> str:
@@ -77,25 +78,6 @@ def _machine() -> str:
         return f"{boot}/{os.stat('/proc/self/ns/pid').st_ino}"
     except OSError:  # not Linux: the host's name is the best there is
         return socket.gethostname()
-
-
-def _started(pid: int) -> str | None:
-    """The start time of a running process, None if there is none of that number."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
-        return None if fields[0] in (b"Z", b"X") else fields[19].decode()
-    except OSError:
-        pass
-    if os.path.exists("/proc/self/stat"):
-        return None
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return None
-    except PermissionError:
-        pass
-    return ""
 
 
 @dataclass(frozen=True)
@@ -209,7 +191,7 @@ def _refuse_if_held(storage: Storage, held: OwnerRecord, me: Process) -> None:
         return
     machine, _, started = held.process.rpartition("/")
     if machine == me.machine:
-        if _started(held.pid) != started:
+        if started_at(held.pid) != started:
             return  # dead, or its number belongs to another process now
         remedy = "Stop that program first, or give this one a directory of its own."
     else:

@@ -20,6 +20,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 from pyspark import StorageLevel
 
+from tidemill.common.processes import is_alive
+
 SHARED_MEMORY = "/dev/shm"
 FOLDER_NAME = re.compile(r"tidemill-blocks-(\d+)-")
 OWNER = ".owner"
@@ -91,16 +93,6 @@ def _is_claimed(folder: str) -> bool:
         return True
     finally:
         os.close(handle)
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except PermissionError:
-        pass
-    return True
 
 
 class BlockFiles:

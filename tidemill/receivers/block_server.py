@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, field
 import pyarrow as pa
 
 from tidemill.common.clock import SystemClock
+from tidemill.common.processes import started_at
 from tidemill.common.rpc import Endpoint, RpcClient, RpcServer
 from tidemill.errors import ReceiverError, RpcError, RpcTimeoutError
 from tidemill.receivers.block_files import (
@@ -125,19 +126,6 @@ def executor_pid() -> int:
     """The JVM that this worker belongs to: the parent of PySpark's daemon, which is its own parent."""
     with open(f"/proc/{os.getppid()}/stat") as stat:
         return int(stat.read().rpartition(")")[2].split()[1])
-
-
-def started_at(pid: int) -> str | None:
-    """When a process was started, by the kernel's count. None if it is gone, or only its entry is left.
-
-    Another process that gets the same pid later has another time.
-    """
-    try:
-        with open(f"/proc/{pid}/stat") as stat:
-            state, *fields = stat.read().rpartition(")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    return None if state in "ZX" else fields[18]
 
 
 def main() -> None:

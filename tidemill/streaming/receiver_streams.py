@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Any
 from tidemill.batches.rate_controller import RateController
 from tidemill.common.clock import Clock, SystemClock
 from tidemill.common.config import (
-    BACKPRESSURE_ENABLED,
-    BACKPRESSURE_INITIAL_RATE,
     BLOCK_INTERVAL_MS,
     BLOCK_QUEUE_SIZE,
     BLOCK_STORE_TIMEOUT_MS,
@@ -86,15 +84,11 @@ class StreamReceivers:
         conf = sc.getConf()
         self.sources = receiver_sources(graph)
         require_cores(sc, len(self.sources))
-        names = {
-            node.source_id: node.operator_id
-            for node in graph.inputs
-            if isinstance(node.source, ReceiverSource)
-        }
+        nodes = [node for node in graph.inputs if node.source_id in self.sources]
+        names = {node.source_id: node.operator_id for node in nodes}
         pickled = {
-            node.source_id: pickle_receiver(node.source.receiver, str(node.site))
-            for node in graph.inputs
-            if isinstance(node.source, ReceiverSource)
+            node.source_id: pickle_receiver(self.sources[node.source_id].receiver, str(node.site))
+            for node in nodes
         }
         is_local = SparkExecutors(sc).is_local()
         secret = secrets.token_bytes(32)
@@ -140,18 +134,14 @@ class StreamReceivers:
     def _answer(self, name: str, body: bytes) -> bytes:
         return self.tracker.answer(name, body)
 
-    def start(self, controllers: Mapping[int, RateController], conf: Any) -> None:
+    def start(self, controllers: Mapping[int, RateController]) -> None:
         self._blocks.start()
         self._cleaner.restore(self._blocks.all_blocks())
-        initial = BACKPRESSURE_INITIAL_RATE.read(conf)
-        for stream_id in self.sources:
-            if BACKPRESSURE_ENABLED.read(conf) and initial is not None:
-                self.tracker.update_rate(stream_id, float(initial))
-            controller = controllers.get(stream_id)
-            if controller is not None:
-                controller.publish = _Publish(self, stream_id)
-                if controller.rate_per_s is not None:
-                    self.tracker.update_rate(stream_id, controller.rate_per_s)
+        for stream_id in self.sources.keys() & controllers.keys():
+            controller = controllers[stream_id]
+            controller.publish = partial(self.tracker.update_rate, stream_id)
+            if controller.bound_per_s is not None:
+                self.tracker.update_rate(stream_id, float(controller.bound_per_s))
         self.tracker.start()
 
     def stop_receiving(self, timeout_s: float) -> bool:
@@ -189,15 +179,6 @@ class StreamReceivers:
         self._server.stop()
         if self._folders is not None:
             self._folders.remove()
-
-
-class _Publish:
-    def __init__(self, receivers: StreamReceivers, stream_id: int) -> None:
-        self._tracker = receivers.tracker
-        self._stream_id = stream_id
-
-    def __call__(self, rate_per_s: float) -> None:
-        self._tracker.update_rate(self._stream_id, rate_per_s)
 
 
 def receiver_sources(graph: DStreamGraph) -> dict[int, ReceiverSource]:

@@ -102,7 +102,7 @@ class StreamStart:
                 write_program(self._durable.storage, header_of(self._graph, retired), pickled)  # 4
                 fault_point("start.after-program")
             if self.receivers is not None:  # 5
-                self.receivers.start(scheduler.generator.rate_controllers, conf)
+                self.receivers.start(scheduler.generator.rate_controllers)
             if scaling.enabled:
                 self._scale_executors(scaling, bus)
             scheduler.generator.start()
