@@ -33,9 +33,10 @@ MAY_USE = {
     "checkpoint": {"common", "checkpoint"},
     "progress": {"common", "progress"},
     "state": {"common", "checkpoint", "state"},
-    "batches": {"common", "checkpoint", "batches"},
+    "batches": {"common", "checkpoint", "state", "spark", "batches"},
     "spark": {"common", "spark"},
     "sources": {"common", "checkpoint", "batches", "spark", "sources"},
+    "sinks": {"common", "checkpoint", "spark", "sinks"},
     "receivers": {"common", "checkpoint", "batches", "progress", "spark", "receivers"},
     "streaming": {
         "common",
@@ -48,7 +49,19 @@ MAY_USE = {
         "state",
         "streaming",
     },
-    "testing": {"common", "streaming", "testing"},
+    "sql": {
+        "common",
+        "checkpoint",
+        "progress",
+        "batches",
+        "spark",
+        "sources",
+        "receivers",
+        "state",
+        "sinks",
+        "sql",
+    },
+    "testing": {"common", "streaming", "sql", "sources", "batches", "testing"},
     "cli": {"common", "cli"},
 }
 

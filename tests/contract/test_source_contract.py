@@ -12,7 +12,7 @@ import pytest
 from pyspark import SparkContext
 
 from tidemill.batches.batch import UNLIMITED, AdmissionLimit, OffsetRange
-from tidemill.batches.source import Source, SourceRuntime
+from tidemill.batches.source import RecordSource, SourceRuntime
 from tidemill.checkpoint.local_storage import LocalStorage
 from tidemill.checkpoint.source_log import SourceLog
 from tidemill.sources.directory import LocalDirectory
@@ -29,14 +29,17 @@ RUNTIME = SourceRuntime(0, ManualClock(1 << 40))
 class Subject:
     """A source with three portions of records, and how the third comes to be there."""
 
-    source: Source
+    source: RecordSource
     portions: list[list[Any]]
     add_third: Callable[[], None]
-    make: Callable[[], Source]
+    make: Callable[[], RecordSource]
 
 
 def file_subject(
-    directory: Path, make: Callable[[], Source], encode: Callable[[list[Any]], bytes], portions: Any
+    directory: Path,
+    make: Callable[[], RecordSource],
+    encode: Callable[[list[Any]], bytes],
+    portions: Any,
 ) -> Subject:
     source = make()
     source.defined(0)
@@ -82,7 +85,7 @@ def subject(request: pytest.FixtureRequest, sc: SparkContext, tmp_path: Path) ->
     )
 
 
-def take_all(source: Source, start: Any, time_ms: int) -> list[OffsetRange]:
+def take_all(source: RecordSource, start: Any, time_ms: int) -> list[OffsetRange]:
     """Ranges until the source has nothing more."""
     ranges = []
     while (end := source.latest_offset(start, AdmissionLimit(max_files=1), time_ms)) != start:

@@ -65,7 +65,7 @@ class BatchPlanner:
         """Where the stream began, once and for all: asked a second time, a source may say something else."""
         if log is None:
             return source.initial_offset()
-        known = log.entries().get(INITIAL)
+        known = log.get(INITIAL)
         if known is None:
             known = [source.initial_offset()]
             log.put(INITIAL, known)

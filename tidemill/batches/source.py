@@ -1,4 +1,9 @@
-"""The interface of everything that has offsets."""
+"""The interface of everything that has offsets.
+
+A planner only needs a :class:`Source`. What a pipeline reads from it depends on the pipeline: a DStream
+graph reads records (:class:`RecordSource`), a query reads rows with a schema
+(:mod:`tidemill.sources.table`).
+"""
 
 from __future__ import annotations
 
@@ -29,12 +34,12 @@ class SourceRuntime:
 
 
 class Source(ABC):
-    """Anything that can be read in ranges. One planner thread calls all methods but :meth:`read`.
+    """Anything that can be read in ranges. One planner thread calls all methods that are here.
 
     The order of calls is: :meth:`defined` when a program makes the stream, not when a stream is
     recovered from its checkpoint; :meth:`start` once; then for each batch :meth:`latest_offset`, at some
-    later time :meth:`read` of the range that was planned (perhaps more than once, perhaps never),
-    and in the end :meth:`commit`; :meth:`stop` once. Nothing is called after ``stop``.
+    later time the range that was planned is read (perhaps more than once, perhaps never), and in the
+    end :meth:`commit`; :meth:`stop` once. Nothing is called after ``stop``.
     """
 
     def defined(self, time_ms: int) -> None:
@@ -63,10 +68,6 @@ class Source(ABC):
     def size(self, range_: OffsetRange) -> RangeSize:
         """How much is in the range. Cheap: called once for each planned batch."""
 
-    @abstractmethod
-    def read(self, range_: OffsetRange) -> RDD[Any]:
-        """What lies in the range. The same range gives the same records, however often it is read."""
-
     def records_read(self, range_: OffsetRange) -> int | None:
         """How many records the range turned out to have. None: not known.
 
@@ -79,3 +80,11 @@ class Source(ABC):
 
     def stop(self) -> None:
         """The stream has stopped: release what :meth:`start` acquired. Idempotent."""
+
+
+class RecordSource(Source):
+    """A source of records, for DStreams."""
+
+    @abstractmethod
+    def read(self, range_: OffsetRange) -> RDD[Any]:
+        """What lies in the range. The same range gives the same records, however often it is read."""

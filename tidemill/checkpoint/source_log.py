@@ -29,27 +29,35 @@ class SourceLog:
     """The folder of one source."""
 
     def __init__(self, storage: Storage, source_name: str) -> None:
-        self._storage = storage.under(f"sources/{folder_name(source_name)}")
+        # A source that keeps files in a format of its own (Spark's) reads and writes them here.
+        self.storage = storage.under(f"sources/{folder_name(source_name)}")
 
     def put(self, name: str, values: Iterable[Any]) -> None:
         """Write an entry, durably, in place of one that has the same name."""
         lines = [json.dumps(value, separators=(",", ":")) for value in values]
         body = "\n".join(lines)
-        self._storage.write(name, f"{_version_line(body)}\n{body}".encode())
+        self.storage.write(name, f"{_version_line(body)}\n{body}".encode())
+
+    def get(self, name: str) -> list[Any] | None:
+        """One entry, or None if there is none."""
+        try:
+            return self._parse(name)
+        except FileNotFoundError:
+            return None
 
     def entries(self) -> dict[str, list[Any]]:
-        return {name: self._parse(name) for name in self._storage.list("")}
+        return {name: self._parse(name) for name in self.storage.list("")}
 
     def delete(self, name: str) -> None:
-        self._storage.delete(name)
+        self.storage.delete(name)
 
     def clear(self) -> None:
-        for name in self._storage.list(""):
-            self._storage.delete(name)
+        for name in self.storage.list(""):
+            self.storage.delete(name)
 
     def _parse(self, name: str) -> list[Any]:
         try:
-            version, _, body = self._storage.read(name).decode().partition("\n")
+            version, _, body = self.storage.read(name).decode().partition("\n")
             if not version.startswith("v1 "):
                 raise ValueError(f"the first line is {version[:20]!r}, not v1 and a checksum")
             if version != _version_line(body):
@@ -57,10 +65,10 @@ class SourceLog:
             return [json.loads(line) for line in body.split("\n")] if body else []
         except ValueError as error:
             raise DamagedCheckpointError(
-                self._storage.full_name(name),
+                self.storage.full_name(name),
                 f"cannot be read ({error})",
                 "Restore it from a backup: without it, the stream cannot know what it has read.",
-                self._storage.uri,
+                self.storage.uri,
             ) from None
 
 

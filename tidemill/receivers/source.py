@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidemill.batches.batch import AdmissionLimit, Offset, OffsetRange, RangeSize
 from tidemill.batches.parallelism import tasks_for_bytes, tasks_for_records
-from tidemill.batches.source import Source
+from tidemill.batches.source import RecordSource
 from tidemill.errors import DamagedCheckpointError, TidemillError
 from tidemill.receivers.block_tracker import FOLDER, BlockTracker
 from tidemill.receivers.blocks import BlockInfo
@@ -28,7 +28,7 @@ MOST_NAMES = 10
 logger = logging.getLogger(__name__)
 
 
-class ReceiverSource(Source):
+class ReceiverSource(RecordSource):
     """Offset: how many blocks of the receiver have been planned.
 
     The blocks are the tracker's: :meth:`bind` is called before the stream starts.

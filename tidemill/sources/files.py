@@ -14,7 +14,7 @@ from pyspark.errors import AnalysisException
 
 from tidemill.batches.batch import AdmissionLimit, Offset, OffsetRange, RangeSize
 from tidemill.batches.parallelism import tasks_for_bytes
-from tidemill.batches.source import Source, SourceRuntime
+from tidemill.batches.source import RecordSource, SourceRuntime
 from tidemill.sources.directory import DirectoryLister, FoundFile
 from tidemill.sources.file_reader import (
     ArrowLines,
@@ -45,7 +45,7 @@ CLOCK_MAY_GO_BACK_MS = 2 * 3_600_000
 """So far may the machine's clock be set back without a file being missed or taken twice."""
 
 
-class FileSource(Source):
+class FileSource(RecordSource):
     """Offset: how many files the stream has taken so far.
 
     A file belongs to the stream if it was not there when the stream was made, and if its modification

@@ -11,7 +11,7 @@ from pyspark import RDD
 
 from tidemill.batches.batch import AdmissionLimit, Offset, OffsetRange, RangeSize
 from tidemill.batches.parallelism import tasks_for_records
-from tidemill.batches.source import Source
+from tidemill.batches.source import RecordSource
 from tidemill.errors import GraphError
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def queue_entry(value: Any, what: str) -> Entry:
     return value if isinstance(value, (list, tuple, range)) else list(value)
 
 
-class QueueSource(Source):
+class QueueSource(RecordSource):
     """Offset: how many entries of the queue have been consumed.
 
     A batch takes one entry, or all that are left. A batch that finds the queue empty reads the

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast
 from pyspark import RDD, SparkContext, StorageLevel
 
 from tidemill.batches.batch import UNLIMITED
-from tidemill.batches.source import Source
+from tidemill.batches.source import RecordSource
 from tidemill.common.config import FILE_MIN_REMEMBER_MS
 from tidemill.errors import GraphError
 from tidemill.receivers.receiver import Receiver
@@ -121,6 +121,6 @@ class InputStreams:
             record_length,
         )
 
-    def _input(self, make_source: Callable[[SparkContext], Source]) -> DStream[Any]:
+    def _input(self, make_source: Callable[[SparkContext], RecordSource]) -> DStream[Any]:
         node = InputNode(self._graph, make_source, UNLIMITED, self._clock.now_ms())
         return DStream(node, cast("StreamingContext", self))

@@ -14,7 +14,7 @@ from tidemill.streaming.node import DStreamNode
 if TYPE_CHECKING:
     from pyspark import RDD, SparkContext
 
-    from tidemill.batches.source import Source
+    from tidemill.batches.source import RecordSource
     from tidemill.streaming.graph import DStreamGraph
 
 RDDFunction = Callable[..., "RDD[Any] | None"]
@@ -27,7 +27,7 @@ class InputNode(DStreamNode):
     def __init__(
         self,
         graph: DStreamGraph,
-        make_source: Callable[[SparkContext], Source],
+        make_source: Callable[[SparkContext], RecordSource],
         limit: AdmissionLimit,
         now_ms: int,
     ) -> None:

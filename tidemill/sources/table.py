@@ -1,0 +1,110 @@
+"""Sources of rows: what a structured query reads.
+
+A range of a :class:`SplitSource` is cut into splits, which tasks read as Arrow batches: the query is planned
+once, and each batch only says which splits. A range of a :class:`FileTableSource` is a list of files, which
+Spark's own readers read. Whoever writes a source for others writes a :class:`SplitSource`::
+
+    class Numbers(SplitSource):
+        def __init__(self, options):
+            self.per_batch = int(options.get("perBatch", "10"))
+
+        def schema(self):
+            return StructType([StructField("n", LongType())])
+
+        def initial_offset(self):
+            return 0
+
+        def latest_offset(self, start, limit, time_ms):
+            return start + self.per_batch
+
+        def size(self, range_):
+            return RangeSize(records=range_.end - range_.start)
+
+        def splits(self, range_, parallelism):
+            return [[range_.start, range_.end]]
+
+        def split_reader(self):
+            return read_numbers          # a function of a module, or anything else that can be pickled
+
+
+    def read_numbers(split):
+        yield pa.record_batch({"n": pa.array(range(*split), pa.int64())})
+
+
+    tidemill.register_source("numbers", Numbers)
+    spark.readStream.format("numbers").option("perBatch", 100).load()
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tidemill.batches.batch import OffsetRange
+from tidemill.batches.source import Source
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+Split = Any
+"""A part of a range, for one task: any JSON value."""
+
+SplitReader = Callable[[Split], "Iterator[pa.RecordBatch]"]
+
+
+class TableSource(Source):
+    """A source of rows. Its offsets are JSON values, and in the batch log."""
+
+    # True if a batch may be read again by a query that recovers; a query without says so at start.
+    replayable = True
+
+    @abstractmethod
+    def schema(self) -> StructType:
+        """The columns. Called before :meth:`start`, when a query is written, and always the same."""
+
+    def description(self) -> str:
+        """What progress reports call the source."""
+        return type(self).__name__
+
+    def prepare_available_now(self) -> None:
+        """What is there at this moment is all that will be read: ``trigger(availableNow=True)``.
+
+        Called once, after :meth:`start`. Later calls of :meth:`latest_offset` go no further, in as many
+        batches as limits ask for. A source that cannot tell reads everything in one batch.
+        """
+
+    def counts_records(self) -> bool:
+        """True if the source itself knows what :meth:`records_read` will be."""
+        return False
+
+
+class SplitSource(TableSource):
+    """A source that Python reads, in tasks."""
+
+    @abstractmethod
+    def splits(self, range_: OffsetRange, parallelism: int) -> Sequence[Split]:
+        """The range in parts, at most some for each of ``parallelism`` cores. Together they are the range,
+        always the same. An empty range may have none. On the driver, once or more for each batch.
+        """
+
+    @abstractmethod
+    def split_reader(self) -> SplitReader:
+        """Reads a split, in a task: pickled once when the query starts.
+
+        The batches have the columns of :meth:`schema`, by name, of Arrow types that Spark's own conversion
+        of the schema gives or that can be cast to them.
+        """
+
+
+class FileTableSource(TableSource):
+    """A source of files that Spark reads: format, schema and options are those of the reader."""
+
+    @abstractmethod
+    def files(self, range_: OffsetRange) -> Sequence[str]:
+        """The files of the range, as URIs that Spark understands."""
+
+
+SourceFactory = Callable[[Mapping[str, str]], SplitSource]
+"""Makes a source from the options of a reader."""
