@@ -12,9 +12,13 @@ from tidemill.progress.batch_info import BatchInfo, OutputOperationInfo, Receive
 
 
 class StreamEvent:
-    """Base of all events; ``listener_method`` names the method of ``StreamingListener`` it goes to."""
+    """Base of all events; ``listener_method`` names the method of the listener that it goes to."""
 
     listener_method: ClassVar[str]
+
+    def for_listener(self) -> object:
+        """What that method is called with: the event, unless listeners expect an object of PySpark's."""
+        return self
 
 
 @dataclass(frozen=True)

@@ -65,7 +65,7 @@ class ListenerBus:
                 if method is None:
                     continue
                 try:
-                    method(event)
+                    method(event.for_listener())
                 except BaseException:
                     logger.exception(
                         "listener %s failed in %s", type(listener).__name__, event.listener_method

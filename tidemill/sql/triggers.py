@@ -1,0 +1,165 @@
+"""When a query runs its batches.
+
+::
+
+    df.writeStream.trigger(processingTime="5 seconds")    # at 12:00:00, 12:00:05, 12:00:10, ...
+    df.writeStream.trigger(availableNow=True)             # what is there now, in several batches, then end
+    df.writeStream.trigger(once=True)                     # what is there now, in one batch, then end
+
+Without a trigger a batch begins as soon as the one before has ended.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+
+from tidemill.common.clock import Clock, never
+from tidemill.sql.query_errors import QueryArgumentError
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class ProcessingTime:
+    """A batch at every multiple of the interval, or with 0 as fast as possible."""
+
+    interval_ms: int = 0
+
+    def __post_init__(self) -> None:
+        if self.interval_ms < 0:
+            raise QueryArgumentError(
+                f"the interval of a trigger cannot be negative: {self.interval_ms} ms"
+            )
+
+    def next_time_ms(self, now_ms: int) -> int:
+        """The first multiple of the interval after ``now_ms``.
+
+        >>> ProcessingTime(100).next_time_ms(0), ProcessingTime(100).next_time_ms(199)
+        (100, 200)
+        """
+        if self.interval_ms == 0:
+            return now_ms
+        return (now_ms // self.interval_ms + 1) * self.interval_ms
+
+
+@dataclass(frozen=True)
+class Once:
+    """One batch of all that is there, whatever limits say, then the end."""
+
+
+@dataclass(frozen=True)
+class AvailableNow:
+    """All that is there when the query starts, in as many batches as limits ask for, then the end."""
+
+
+Trigger = ProcessingTime | Once | AvailableNow
+
+
+def run_on_trigger(
+    trigger: Trigger,
+    clock: Clock,
+    run_batch: Callable[[], bool],
+    stopping: Callable[[], bool] = never,
+) -> None:
+    """Call ``run_batch`` whenever the trigger says so.
+
+    It ends when ``run_batch`` answers False (nothing is left to do, or the query stops), and while it waits
+    for the next time when ``stopping`` is true after ``clock.interrupt_waiters()``.
+
+    A batch that takes longer than the interval is followed at once by the next one, and that one by the
+    multiple of the interval which comes then: no batch is made up for.
+    """
+    match trigger:
+        case Once():
+            run_batch()
+        case AvailableNow():
+            while run_batch():
+                pass
+        case ProcessingTime():
+            _run_at_intervals(trigger, clock, run_batch, stopping)
+
+
+def _run_at_intervals(
+    trigger: ProcessingTime,
+    clock: Clock,
+    run_batch: Callable[[], bool],
+    stopping: Callable[[], bool],
+) -> None:
+    said_so = False
+    while True:
+        began_ms = clock.now_ms()
+        next_ms = trigger.next_time_ms(began_ms)
+        if not run_batch():
+            return
+        if trigger.interval_ms == 0:
+            if stopping():
+                return
+            continue
+        took_ms = clock.now_ms() - began_ms
+        if took_ms > trigger.interval_ms and not said_so:
+            said_so = True  # the progress of each batch has the time that it took
+            logger.warning(
+                "a batch took %s ms and the trigger's interval is %s ms: batches come later than they "
+                "should",
+                took_ms,
+                trigger.interval_ms,
+            )
+        if not clock.wait_till(next_ms, stopping):
+            return
+
+
+_UNIT_US = {
+    "microsecond": 1,
+    "millisecond": 1_000,
+    "second": 1_000_000,
+    "minute": 60_000_000,
+    "hour": 3_600_000_000,
+    "day": 86_400_000_000,
+    "week": 604_800_000_000,
+}
+_PART = re.compile(r"([+-]?)\s*(\d+(?:\.\d*)?|\.\d+)\s+([a-z]+)\s*")
+_EXAMPLES = "write '10 seconds', '500 milliseconds' or '1 minute 30 seconds'"
+
+
+def interval_ms(text: str) -> int:
+    """Spark's interval strings in milliseconds.
+
+    >>> interval_ms("5 seconds"), interval_ms("interval 1 minute 30 seconds"), interval_ms("1.5 seconds")
+    (5000, 90000, 1500)
+    """
+    rest = text.strip().lower()
+    if re.match(r"interval\s", rest):
+        rest = rest[len("interval") :].lstrip()
+    if not rest:
+        raise QueryArgumentError(f"{text!r} is not an interval: {_EXAMPLES}")
+    total_us = Fraction(0)
+    while rest:
+        part = _PART.match(rest)
+        if part is None:
+            raise QueryArgumentError(f"{text!r} is not an interval, at {rest!r}: {_EXAMPLES}")
+        sign, number, unit = part.groups()
+        total_us += Fraction(number) * _unit_us(unit, number, text) * (-1 if sign == "-" else 1)
+        rest = rest[part.end() :]
+    if total_us < 0:
+        raise QueryArgumentError(f"the interval of a trigger cannot be negative: {text!r}")
+    return int(total_us / 1000)
+
+
+def _unit_us(unit: str, number: str, text: str) -> int:
+    singular = unit.removesuffix("s")
+    if singular in ("month", "year"):
+        raise QueryArgumentError(
+            f"{text!r}: months and years have no fixed length; use days or shorter units"
+        )
+    if singular not in _UNIT_US:
+        units = ", ".join(f"{name}s" for name in _UNIT_US)
+        raise QueryArgumentError(f"{text!r}: {unit!r} is no unit of time; there are {units}")
+    if "." in number and singular != "second":
+        raise QueryArgumentError(
+            f"{text!r}: only seconds may have a fraction; use a smaller unit for {number} {unit}"
+        )
+    return _UNIT_US[singular]
