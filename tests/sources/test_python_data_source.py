@@ -1,0 +1,311 @@
+"""PySpark's own Python data sources, read by Tidemill."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import Row, SparkSession
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceStreamReader,
+    InputPartition,
+    SimpleDataSourceStreamReader,
+)
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import IntegerType, StringType, StructField, StructType
+
+from tests.sources.reading import next_range, read, rows, runtime
+from tidemill.batches.batch import UNLIMITED, AdmissionLimit, OffsetRange
+from tidemill.errors import GraphError
+from tidemill.sources.python_data_source import python_data_source_table
+from tidemill.sources.table import SplitSource
+from tidemill.spark.python_data_sources import python_data_source
+
+pytestmark = pytest.mark.usefixtures("spark")  # a schema that is text is Spark's to read
+
+SCHEMA = StructType([StructField("n", IntegerType()), StructField("text", StringType())])
+
+
+class Counter(DataSource):
+    """Numbers up to an option, in partitions of ten."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "test_counter"
+
+    def schema(self) -> StructType:
+        return SCHEMA
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        return CounterReader(int(self.options["upTo"]), self.options.get("kind", "tuple"))
+
+
+class CounterReader(DataSourceStreamReader):
+    def __init__(self, up_to: int, kind: str) -> None:
+        self.up_to = up_to
+        self.kind = kind
+        self.calls: list[Any] = []
+
+    def initialOffset(self) -> dict[str, int]:
+        return {"n": 0}
+
+    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
+        self.calls.append(limit)
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else self.up_to
+        return {"n": min(self.up_to, start["n"] + most)}
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        return ReadMaxRows(25)
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
+        return [
+            InputPartition((low, min(low + 10, end["n"])))
+            for low in range(start["n"], end["n"], 10)
+        ]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        assert not self.calls, "a reader in a task has never planned anything"
+        numbers = range(*partition.value)
+        match self.kind:
+            case "row":
+                yield from (Row(text=str(n), n=n) for n in numbers)
+            case "arrow":
+                yield pa.RecordBatch.from_arrays(
+                    [pa.array(numbers, pa.int32()), pa.array(map(str, numbers))], ["n", "text"]
+                )
+            case _:
+                yield from ((n, str(n)) for n in numbers)
+
+    def commit(self, end: dict[str, int]) -> None:
+        self.calls.append(("commit", end))
+
+    def stop(self) -> None:
+        self.calls.append("stop")
+
+
+class OldCounter(Counter):
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        return OldReader(40, "tuple")
+
+
+class OldReader(CounterReader):
+    def latestOffset(self) -> dict[str, int]:  # type: ignore[override]
+        return {"n": self.up_to}
+
+
+class Drops(DataSource):
+    """A simple one: it hands out what there is, two rows at a time."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "test_drops"
+
+    def schema(self) -> str:
+        return "n int, text string"
+
+    def simpleStreamReader(self, schema: StructType) -> SimpleDataSourceStreamReader:
+        return DropsReader(self.options.get("stuck") == "true")
+
+
+class DropsReader(SimpleDataSourceStreamReader):
+    def __init__(self, stuck: bool) -> None:
+        self.stuck = stuck
+        self.reads = 0
+
+    def initialOffset(self) -> dict[str, int]:
+        return {"n": 0}
+
+    def read(self, start: dict[str, int]) -> tuple[Iterator[Any], dict[str, int]]:
+        self.reads += 1
+        end = start if self.stuck else {"n": min(start["n"] + 2, 6)}
+        low, high = start["n"], 2 if self.stuck else end["n"]
+        # A generator: it can be read once only.
+        return ((n, "read") for n in range(low, high)), end
+
+    def readBetweenOffsets(self, start: dict[str, int], end: dict[str, int]) -> Iterator[Any]:
+        return iter([(n, "again") for n in range(start["n"], end["n"])])
+
+
+class NoStream(DataSource):
+    @classmethod
+    def name(cls) -> str:
+        return "test_no_stream"
+
+
+def table(cls: type[DataSource], **options: str) -> SplitSource:
+    source = python_data_source_table(cls, options)
+    source.start(runtime())
+    return source
+
+
+def take_all(source: SplitSource, limit: AdmissionLimit = UNLIMITED) -> list[OffsetRange]:
+    ranges = []
+    range_ = next_range(source, source.initial_offset(), limit=limit)
+    while not range_.is_empty:
+        ranges.append(range_)
+        range_ = next_range(source, range_.end, limit=limit)
+    return ranges
+
+
+@pytest.mark.parametrize("kind", ["tuple", "row", "arrow"])
+def test_partitions_are_read_as_rows_of_the_schema(kind: str) -> None:
+    source = table(Counter, UPTO="42", kind=kind)
+    ranges = take_all(source)
+    assert [range_.end for range_ in ranges] == [{"n": 25}, {"n": 42}]
+    assert [len(source.splits(range_, 1)) for range_ in ranges] == [3, 2]
+    read_twice = [[rows(source, r.start, r.end) for r in ranges] for _ in range(2)]
+    assert read_twice[0] == read_twice[1]
+    assert list(chain(*read_twice[0])) == [(n, str(n)) for n in range(42)]
+    source.commit(ranges[-1].end)
+    source.stop()
+
+
+def test_the_readers_own_limit_is_made_stricter_and_never_of_another_kind() -> None:
+    source: Any = table(Counter, upTo="42")
+    ranges = take_all(source, AdmissionLimit(max_records=20))
+    assert [range_.end["n"] for range_ in ranges] == [20, 40, 42]
+    take_all(source, AdmissionLimit(max_bytes=1, max_records=100))
+    assert set(map(str, source._reader.calls)) == {
+        "ReadMaxRows(max_rows=20)",
+        "ReadMaxRows(max_rows=25)",
+    }
+
+
+def test_a_reader_without_limits_is_asked_as_before() -> None:
+    assert [range_.end for range_ in take_all(table(OldCounter))] == [{"n": 40}]
+
+
+def test_available_now_without_help_of_the_reader_is_one_batch() -> None:
+    source = table(Drops)
+    source.prepare_available_now()
+    assert [range_.end for range_ in take_all(source)] == [{"n": 2}]
+
+
+def test_available_now_is_left_to_a_reader_that_knows_it() -> None:
+    class Prepared(CounterReader, SupportsTriggerAvailableNow):
+        def prepareForTriggerAvailableNow(self) -> None:
+            self.up_to = 30
+
+    class PreparedCounter(Counter):
+        def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+            return Prepared(1000, "tuple")
+
+    source = table(PreparedCounter)
+    source.prepare_available_now()
+    assert [range_.end["n"] for range_ in take_all(source)] == [25, 30]
+    assert len(rows(source, {"n": 0}, {"n": 25})) == 25  # a local class travels, too
+
+
+def test_a_simple_reader_reads_once_for_each_batch_and_after_a_restart_between_offsets() -> None:
+    source: Any = table(Drops)
+    first = next_range(source, source.initial_offset())
+    assert next_range(source, first.start) == first
+    assert source._reader.reads == 1  # a plan that was given up is made again of the same rows
+    second = next_range(source, first.end)
+    assert rows(source, first.start, first.end) == [(0, "read"), (1, "read")]
+    assert rows(source, first.start, second.end) == [(n, "read") for n in range(4)]
+    assert source.size(second).records == 2
+    source.commit(first.end)
+    assert rows(source, second.start, second.end) == [(2, "read"), (3, "read")]
+    assert len(take_all(source)) == 3
+    assert rows(source, {"n": 6}, {"n": 6}) == []
+
+    again = table(Drops)
+    assert rows(again, second.start, second.end) == [(2, "again"), (3, "again")]
+    assert again.size(second).records is None
+
+
+@pytest.mark.parametrize(
+    ("cls", "options", "message"),
+    [
+        (NoStream, {}, "does not say which columns it has"),
+        (Drops, {"stuck": "true"}, "the same rows would be read for ever"),
+    ],
+)
+def test_what_cannot_work_is_said(
+    cls: type[DataSource], options: dict[str, str], message: str
+) -> None:
+    with pytest.raises(GraphError, match=message):
+        take_all(table(cls, **options))
+    with pytest.raises(GraphError, match=r"neither streamReader\(\) nor simpleStreamReader\(\)"):
+        python_data_source_table(NoStream, {}, SCHEMA)
+
+
+def test_offsets_and_partitions_that_cannot_be_used_are_refused() -> None:
+    class Wrong(CounterReader):
+        def latestOffset(self, start: Any, limit: Any) -> Any:
+            return 7
+
+        def partitions(self, start: Any, end: Any) -> Any:
+            return ["x"]
+
+        def read(self, partition: Any) -> Any:
+            return [(1, "x")]
+
+    class WrongCounter(Counter):
+        def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+            return Wrong(1, "")
+
+    source = table(WrongCounter)
+    with pytest.raises(GraphError, match="must be a dictionary of numbers, texts"):
+        source.latest_offset({"n": 0}, UNLIMITED, 0)
+    with pytest.raises(GraphError, match="must give InputPartition objects, not 'x'"):
+        source.splits(OffsetRange({"n": 0}, {"n": 1}), 1)
+    good = table(Counter, upTo="1").splits(OffsetRange({"n": 0}, {"n": 1}), 1)
+    with pytest.raises(GraphError, match="must give an iterator, not list"):
+        source.split_reader()(good[0])
+
+
+def test_the_schema_of_the_reader_wins() -> None:
+    schema = StructType([StructField("m", IntegerType()), StructField("t", StringType())])
+    source = python_data_source_table(Drops, {}, schema)
+    range_ = next_range(source, source.initial_offset())
+    assert read(source, range_).schema.names == ["m", "t"]
+
+
+def test_classes_are_found_by_the_name_they_are_registered_with(spark: SparkSession) -> None:
+    class Local(Drops):
+        @classmethod
+        def name(cls) -> str:
+            return "test_local"
+
+    spark.dataSource.register(Counter)
+    spark.dataSource.register(Local)
+    assert python_data_source(spark, "TEST_counter") is Counter
+    found = python_data_source(spark, "test_local")
+    assert found is not None
+    source = table(found)
+    assert rows(source, {"n": 0}, {"n": 2}) == [(0, "again"), (1, "again")]
+    assert python_data_source(spark, "test_no_such_thing") is None
+    assert python_data_source(spark, "rate") is None
+
+
+def test_rows_are_read_in_tasks(spark: SparkSession) -> None:
+    source = table(Counter, upTo="20")
+    reader = source.split_reader()
+    splits = source.splits(OffsetRange({"n": 0}, {"n": 20}), 2)
+    read_ = spark.sparkContext.parallelize(splits, 2).flatMap(
+        lambda split: [value for batch in reader(split) for value in batch.column(0).to_pylist()]
+    )
+    assert read_.collect() == list(range(20))
+
+
+def test_the_limits_of_pyspark_are_still_called_what_they_were() -> None:
+    from dataclasses import fields
+
+    from pyspark.sql.streaming import datasource
+
+    from tidemill.sources.python_data_source import _LIMIT_FIELDS
+
+    for name, (field, _) in _LIMIT_FIELDS.items():
+        assert [each.name for each in fields(getattr(datasource, name))] == [field]
+    assert DataSourceStreamReader.getDefaultReadLimit(OldReader(1, "")) == ReadAllAvailable()

@@ -1,0 +1,351 @@
+"""PySpark's own Python data sources, as sources of a query.
+
+A class that is registered with ``spark.dataSource.register`` and has a ``streamReader`` or a
+``simpleStreamReader`` is read here as Spark reads it: one reader on the driver plans, another one, which was
+never asked anything, reads partitions in tasks. Rows become Arrow by PySpark's own conversion.
+"""
+
+from __future__ import annotations
+
+import base64
+import inspect
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+from pyspark import cloudpickle
+from pyspark.errors import PySparkNotImplementedError
+from pyspark.sql.datasource import (
+    CaseInsensitiveDict,
+    DataSource,
+    DataSourceStreamReader,
+    InputPartition,
+    SimpleDataSourceStreamReader,
+)
+from pyspark.sql.types import StructType
+
+from tidemill.batches.batch import AdmissionLimit, Offset, OffsetRange, RangeSize
+from tidemill.batches.source import SourceRuntime
+from tidemill.errors import GraphError
+from tidemill.sources.arrow_split import (
+    arrow_schema,
+    arrow_splits,
+    read_arrow_split,
+    struct_type,
+)
+from tidemill.sources.table import Split, SplitReader, SplitSource
+
+ROWS_PER_ARROW_BATCH = 10_000
+
+
+def python_data_source_table(
+    data_source: type[DataSource],
+    options: Mapping[str, str],
+    schema: StructType | None = None,
+) -> SplitSource:
+    """The source that a registered class describes. ``schema`` is the reader's, if it has one."""
+    made = data_source(options=CaseInsensitiveDict(dict(options)))
+    columns = _columns(made, schema)
+    try:
+        return PythonDataSourceTable(made, columns)
+    except PySparkNotImplementedError:
+        pass
+    try:
+        return SimplePythonDataSourceTable(made, columns)
+    except PySparkNotImplementedError:
+        raise GraphError(
+            f"the Python data source {made.name()!r} cannot be read as a stream: its class has neither "
+            "streamReader() nor simpleStreamReader()"
+        ) from None
+
+
+def _columns(source: DataSource, schema: StructType | None) -> StructType:
+    if schema is not None:
+        return schema
+    try:
+        own = source.schema()
+    except PySparkNotImplementedError:
+        raise GraphError(
+            f"the Python data source {source.name()!r} does not say which columns it has: write "
+            ".schema(...) before .load()"
+        ) from None
+    return struct_type(own)
+
+
+class _PythonTable(SplitSource):
+    """What both kinds have in common. Offsets are dictionaries, whatever is in them."""
+
+    # The options are the user's own affair.
+    known_options: frozenset[str] | None = None
+
+    def __init__(self, source: DataSource, schema: StructType) -> None:
+        self._source = source
+        self._schema = schema
+        self._one_batch = False
+        self._end_of_all: Offset = None
+
+    def schema(self) -> StructType:
+        return self._schema
+
+    def description(self) -> str:
+        return f"PythonDataSource[{self._source.name()}]"
+
+    def size(self, range_: OffsetRange) -> RangeSize:
+        return RangeSize(0 if range_.is_empty else None)
+
+    def latest_offset(self, start: Offset, limit: AdmissionLimit, time_ms: int) -> Offset:
+        if self._end_of_all is not None:
+            return self._end_of_all
+        end = _checked_offset(self._source.name(), self._read_up_to(start, limit))
+        if self._one_batch:
+            # It cannot say itself what is there now: this is it.
+            self._end_of_all = end
+        return end
+
+    def _read_up_to(self, start: Offset, limit: AdmissionLimit) -> Offset:
+        raise NotImplementedError
+
+    def prepare_available_now(self) -> None:
+        prepare = getattr(self._user_reader(), "prepareForTriggerAvailableNow", None)
+        if prepare is None:
+            self._one_batch = True
+        else:
+            prepare()
+
+    def _user_reader(self) -> Any:
+        raise NotImplementedError
+
+    def commit(self, end: Offset) -> None:
+        self._user_reader().commit(end)
+
+    def split_reader(self) -> SplitReader:
+        return _SplitReader(
+            arrow_splits=isinstance(self, SimplePythonDataSourceTable),
+            partitions=PartitionReader(self._source, self._reader_for_tasks(), self._schema),
+        )
+
+    def _reader_for_tasks(self) -> Any:
+        raise NotImplementedError
+
+
+class PythonDataSourceTable(_PythonTable):
+    """A data source with a ``streamReader``: partitions are planned here and read in tasks.
+
+    A reader whose ``latestOffset`` takes ``(start, limit)`` is given its own default limit, or a stricter one
+    of the same kind if the query has one; one that takes nothing cannot be limited.
+    """
+
+    def __init__(self, source: DataSource, schema: StructType) -> None:
+        super().__init__(source, schema)
+        self._reader: DataSourceStreamReader = source.streamReader(schema=schema)
+        self._takes_limits = bool(inspect.signature(self._reader.latestOffset).parameters)
+
+    def _user_reader(self) -> Any:
+        return self._reader
+
+    def _reader_for_tasks(self) -> Any:
+        return self._source.streamReader(schema=self._schema)
+
+    def initial_offset(self) -> Offset:
+        return _checked_offset(self._source.name(), self._reader.initialOffset())
+
+    def _read_up_to(self, start: Offset, limit: AdmissionLimit) -> Offset:
+        latest: Callable[..., Any] = self._reader.latestOffset
+        if not self._takes_limits:
+            return latest()
+        return latest(start, _read_limit(self._reader.getDefaultReadLimit(), limit))
+
+    def splits(self, range_: OffsetRange, parallelism: int) -> Sequence[Split]:
+        partitions = self._reader.partitions(range_.start, range_.end)
+        for partition in partitions:
+            if not isinstance(partition, InputPartition):
+                raise GraphError(
+                    f"partitions() of the Python data source {self._source.name()!r} must give "
+                    f"InputPartition objects, not {partition!r:.100}"
+                )
+        return [_pickled(partition) for partition in partitions]
+
+    def stop(self) -> None:
+        self._reader.stop()
+
+
+class SimplePythonDataSourceTable(_PythonTable):
+    """A data source with a ``simpleStreamReader``, which reads rows in order to know how far it gets.
+
+    What it has read stays on the driver until its batch is committed. A batch of an earlier run is read
+    with ``readBetweenOffsets``, in a task.
+    """
+
+    def __init__(self, source: DataSource, schema: StructType) -> None:
+        super().__init__(source, schema)
+        self._reader: SimpleDataSourceStreamReader = source.simpleStreamReader(schema=schema)
+        self._read: list[_Prefetched] = []
+
+    def _user_reader(self) -> Any:
+        return self._reader
+
+    def _reader_for_tasks(self) -> Any:
+        return _BetweenOffsets(self._source.simpleStreamReader(schema=self._schema))
+
+    def start(self, runtime: SourceRuntime) -> None:
+        self._read.clear()
+
+    def initial_offset(self) -> Offset:
+        return _checked_offset(self._source.name(), self._reader.initialOffset())
+
+    def _read_up_to(self, start: Offset, limit: AdmissionLimit) -> Offset:
+        known = next((part for part in self._read if _same(part.start, start)), None)
+        if known is not None:
+            return known.end  # a plan that was given up: what was read then is still there
+        rows, end = self._reader.read(start)
+        batches = list(_as_arrow(iter(rows), self._schema, self._source))
+        table = pa.Table.from_batches(batches, arrow_schema(self._schema))
+        if not _same(start, end):
+            self._read.append(_Prefetched(start, end, table))
+        elif table.num_rows:
+            raise GraphError(
+                f"read() of the Python data source {self._source.name()!r} gave {table.num_rows} rows and an "
+                f"end offset that is the start, {json.dumps(start)}: the same rows would be read for ever"
+            )
+        return end
+
+    def size(self, range_: OffsetRange) -> RangeSize:
+        table = self._prefetched(range_)
+        if table is None:
+            return super().size(range_)
+        return RangeSize(table.num_rows, table.nbytes)
+
+    def splits(self, range_: OffsetRange, parallelism: int) -> Sequence[Split]:
+        if range_.is_empty:
+            return []
+        table = self._prefetched(range_)
+        if table is not None:
+            return [{"rows": split} for split in arrow_splits(table, parallelism)]
+        return [{"partition": _pickled(InputPartition((range_.start, range_.end)))}]
+
+    def _prefetched(self, range_: OffsetRange) -> pa.Table | None:
+        parts: list[pa.Table] = []
+        at = range_.start
+        for part in self._read:
+            if _same(part.start, at):
+                parts.append(part.rows)
+                at = part.end
+                if _same(at, range_.end):
+                    return pa.concat_tables(parts)
+        return None
+
+    def commit(self, end: Offset) -> None:
+        for index, part in enumerate(self._read):
+            if _same(part.end, end):
+                del self._read[: index + 1]
+                break
+        super().commit(end)
+
+
+@dataclass(frozen=True)
+class _Prefetched:
+    start: Offset
+    end: Offset
+    rows: pa.Table
+
+
+@dataclass(frozen=True)
+class _BetweenOffsets:
+    reader: SimpleDataSourceStreamReader
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        return self.reader.readBetweenOffsets(*partition.value)
+
+
+@dataclass(frozen=True)
+class _SplitReader:
+    """Reads a split in a task: rows that came along, or a partition."""
+
+    arrow_splits: bool
+    partitions: PartitionReader
+
+    def __call__(self, split: Split) -> Iterator[pa.RecordBatch]:
+        if not self.arrow_splits:
+            return self.partitions(split)
+        if "rows" in split:
+            return read_arrow_split(split["rows"])
+        return self.partitions(split["partition"])
+
+
+class PartitionReader:
+    """Reads a partition in a task. User classes travel by value, however this is pickled."""
+
+    def __init__(self, source: DataSource, reader: Any, schema: StructType) -> None:
+        self._source = source
+        self._reader = reader
+        self._schema = schema
+
+    def __call__(self, split: Split) -> Iterator[pa.RecordBatch]:
+        # Pickled by our own driver.
+        partition = cloudpickle.loads(base64.b64decode(split))
+        rows = self._reader.read(partition)
+        if not isinstance(rows, Iterator):
+            raise GraphError(
+                f"read() of the Python data source {self._source.name()!r} must give an iterator, "
+                f"not {type(rows).__name__}: write yield, or iter(...)"
+            )
+        return iter(_as_arrow(rows, self._schema, self._source))
+
+    def __reduce__(self) -> Any:
+        parts = (self._source, self._reader, self._schema)
+        return _loaded, (cloudpickle.dumps(parts),)  # type: ignore[no-untyped-call]
+
+
+def _loaded(pickled: bytes) -> PartitionReader:
+    return PartitionReader(*cloudpickle.loads(pickled))
+
+
+def _as_arrow(
+    rows: Iterator[Any], schema: StructType, source: DataSource
+) -> Iterator[pa.RecordBatch]:
+    from pyspark.sql.worker.plan_data_source_read import records_to_arrow_batches
+
+    yield from records_to_arrow_batches(rows, ROWS_PER_ARROW_BATCH, schema, source)
+
+
+def _pickled(partition: InputPartition) -> Split:
+    return base64.b64encode(cloudpickle.dumps(partition)).decode("ascii")  # type: ignore[no-untyped-call]
+
+
+def _same(one: Offset, other: Offset) -> bool:
+    return json.dumps(one) == json.dumps(other)
+
+
+def _checked_offset(name: str, offset: Any) -> Offset:
+    """The offset as it will come back from the log."""
+    try:
+        if isinstance(offset, dict):
+            return json.loads(json.dumps(offset))
+        problem = "not a dictionary"
+    except (TypeError, ValueError) as error:
+        problem = str(error)
+    raise GraphError(
+        f"an offset of the Python data source {name!r} must be a dictionary of numbers, texts and truth "
+        f"values, not {offset!r:.100} ({problem})"
+    )
+
+
+# What limits of PySpark's are called, and the field that has the number.
+_LIMIT_FIELDS = {
+    "ReadMaxRows": ("max_rows", "max_records"),
+    "ReadMaxBytes": ("max_bytes", "max_bytes"),
+    "ReadMaxFiles": ("max_files", "max_files"),
+}
+
+
+def _read_limit(default: Any, limit: AdmissionLimit) -> Any:
+    """The reader's own limit, made stricter where the query's is. Other kinds than its own are not given to
+    it: it need not know them.
+    """
+    field, ours = _LIMIT_FIELDS.get(type(default).__name__, (None, ""))
+    most = getattr(limit, ours, None) if field else None
+    if field is None or most is None:
+        return default
+    return replace(default, **{field: min(getattr(default, field), most)})

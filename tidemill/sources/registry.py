@@ -1,0 +1,117 @@
+"""Sources by name: those that Tidemill has, and those that a program brings along.
+
+::
+
+    tidemill.register_source("numbers", Numbers)      # Numbers(options) is a SplitSource
+    spark.readStream.format("numbers").load()
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+
+from tidemill.errors import GraphError
+from tidemill.sources.options import SourceOptions
+from tidemill.sources.table import SourceFactory, SplitSource
+
+# Where they are, so that a program loads only what it reads.
+_BUILT_IN = {
+    "rate": "tidemill.sources.rate:RateSource",
+    "rate-micro-batch": "tidemill.sources.rate_micro_batch:RateMicroBatchSource",
+    "socket": "tidemill.sources.socket_lines:SocketLinesSource",
+    "memory-stream": "tidemill.sources.memory_stream:memory_stream_source",
+}
+FILE_FORMATS = ("text", "csv", "json", "orc", "parquet")
+RECEIVER_FORMATS = ("http", "mqtt", "socket-receiver", "raw-socket")
+# What is read in other ways, or not yet; nobody else's source is to have the name.
+_RESERVED = frozenset({*FILE_FORMATS, *RECEIVER_FORMATS, "kafka", "avro", "xml", "delta"})
+
+_lock = threading.Lock()
+_registered: dict[str, SourceFactory] = {}
+
+
+def register_source(name: str, factory: SourceFactory) -> None:
+    """Make a source available as ``spark.readStream.format(name)``, in this process.
+
+    ``factory`` is called with the options of the reader, for each query: a class of a ``SplitSource`` whose
+    constructor takes them, or a function that makes one. If it has an attribute ``known_options``, a
+    reader with any other option is refused. A name that the program itself has given before is
+    given again; a name of Tidemill's own is refused.
+    """
+    if not isinstance(name, str) or not name.strip():
+        raise GraphError(f"the name of a source must be a text, not {name!r}")
+    if not callable(factory):
+        raise GraphError(
+            f"the source {name!r} must be a class or a function that makes a SplitSource of options, "
+            f"not {factory!r:.100}"
+        )
+    if is_built_in(name):
+        raise GraphError(f"{name!r} is a format of Tidemill's own: give the source another name")
+    with _lock:
+        _registered[name.lower()] = factory
+
+
+def unregister_source(name: str) -> None:
+    """Forget a source that the program has registered. Queries that run go on."""
+    with _lock:
+        _registered.pop(name.lower(), None)
+
+
+def is_built_in(name: str) -> bool:
+    return name.lower() in _BUILT_IN or name.lower() in _RESERVED
+
+
+def source_named(name: str) -> SourceFactory | None:
+    """What makes the source of that name, or None. The factory takes options of any case."""
+    with _lock:
+        factory = _registered.get(name.lower())
+    if factory is None:
+        where = _BUILT_IN.get(name.lower())
+        if where is None:
+            return None
+        module, _, attribute = where.partition(":")
+        factory = getattr(importlib.import_module(module), attribute)
+    return _CheckedFactory(name, factory)
+
+
+def names() -> list[str]:
+    """All sources that :func:`source_named` knows, in order."""
+    with _lock:
+        return sorted({*_BUILT_IN, *_registered})
+
+
+def near_names(name: str, known: Iterable[str]) -> list[str]:
+    """Those of ``known`` that somebody who wrote ``name`` may have meant, the nearest first."""
+    by_lower = {each.lower(): each for each in known}
+    return [by_lower[found] for found in difflib.get_close_matches(name.lower(), by_lower, 3, 0.6)]
+
+
+def unknown_options(
+    options: Iterable[str], known: Iterable[str]
+) -> Iterator[tuple[str, list[str]]]:
+    """Options that a source does not have, each with those that may have been meant."""
+    known = list(known)
+    lower = {each.lower() for each in known}
+    for option in options:
+        if option.lower() not in lower:
+            yield option, near_names(option, known)
+
+
+class _CheckedFactory:
+    """A factory that gives options of any case, and takes no excuses for what comes back."""
+
+    def __init__(self, name: str, factory: SourceFactory) -> None:
+        self._name = name
+        self._factory = factory
+        self.known_options: frozenset[str] | None = getattr(factory, "known_options", None)
+
+    def __call__(self, options: Mapping[str, str]) -> SplitSource:
+        source = self._factory(SourceOptions(options, f"the source {self._name}"))
+        if not isinstance(source, SplitSource):
+            raise GraphError(
+                f"what makes the source {self._name!r} gave {source!r:.100}, which is not a SplitSource"
+            )
+        return source
