@@ -1,0 +1,185 @@
+"""Catalyst trees from Python: looking at them, and building changed copies of them over py4j.
+
+A call costs some 40 microseconds, so a tree is walked when a query is compiled and not when a batch runs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from py4j.java_gateway import is_instance_of
+from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType, _parse_datatype_json_string
+from pyspark.sql.udf import UserDefinedFunction
+from pyspark.util import PythonEvalType
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Node = Any
+"""A JVM object: a logical or physical plan, or an expression."""
+
+_EXPRESSION = "org.apache.spark.sql.catalyst.expressions.Expression"
+_SEQ = "scala.collection.immutable.Seq"
+
+
+class Catalyst:
+    """The JVM side of one session."""
+
+    def __init__(self, session: SparkSession) -> None:
+        self.session = session
+        self.jsession = session._jsparkSession
+        self._gateway: Any = session.sparkContext._gateway
+        jvm: Any = session.sparkContext._jvm
+        self.jvm = jvm
+        spark_sql = jvm.org.apache.spark.sql
+        self.logical = spark_sql.catalyst.plans.logical
+        self.expressions = spark_sql.catalyst.expressions
+        self.execution = spark_sql.execution
+        self._nil = self.module("scala.collection.immutable.Nil")
+        self.none = getattr(jvm.scala, "None$").__getattr__("MODULE$")
+
+    def module(self, name: str) -> Any:
+        """The Scala object of that full name."""
+        return self.jvm.java.lang.Class.forName(f"{name}$").getField("MODULE$").get(None)
+
+    # -- collections -------------------------------------------------------------------------------
+
+    def seq(self, items: Iterable[Any]) -> Any:
+        # One call an item. A Java list on the way would take three more.
+        found = self._nil
+        for item in reversed(list(items)):
+            found = found.prepended(item)
+        return found
+
+    def some(self, value: Any) -> Any:
+        return self.jvm.scala.Some(value)
+
+    def items(self, seq: Any) -> list[Any]:
+        return [seq.apply(index) for index in range(seq.size())]
+
+    # -- trees -------------------------------------------------------------------------------------
+
+    def name(self, node: Node) -> str:
+        """``Aggregate``, ``HashAggregateExec``: the simple name of the class."""
+        return str(node.getClass().getSimpleName())
+
+    def children(self, node: Node) -> list[Node]:
+        return self.items(node.children())
+
+    def walk(self, node: Node) -> Iterator[Node]:
+        """All nodes of a plan, children before their parents."""
+        for child in self.children(node):
+            yield from self.walk(child)
+        yield node
+
+    def with_children(self, node: Node, children: list[Node]) -> Node:
+        return node.withNewChildren(self.seq(children)) if children else node
+
+    def copy(self, node: Node, changes: dict[int, Any]) -> Node:
+        """The node with other values for some parameters of its constructor, by their positions."""
+        arity = node.productArity()
+        arguments = self._gateway.new_array(self.jvm.java.lang.Object, arity)
+        for index in range(arity):
+            arguments[index] = changes[index] if index in changes else node.productElement(index)
+        return node.makeCopy(arguments)
+
+    def is_expression(self, value: Any) -> bool:
+        return bool(is_instance_of(self._gateway, value, _EXPRESSION))
+
+    def is_instance(self, value: Any, class_name: str) -> bool:
+        return bool(is_instance_of(self._gateway, value, class_name))
+
+    def expressions_of(self, plan: Node) -> list[Node]:
+        return self.items(plan.expressions())
+
+    def transform(self, expression: Node, change: Callable[[Node], Node | None]) -> Node:
+        """The expression with every part that ``change`` gives another for replaced, from the top."""
+        changed = change(expression)
+        if changed is not None:
+            return changed
+        children = self.children(expression)
+        new = [self.transform(child, change) for child in children]
+        if all(a is b for a, b in zip(children, new, strict=True)):
+            return expression
+        return expression.withNewChildren(self.seq(new))
+
+    def transform_expressions(self, plan: Node, change: Callable[[Node], Node | None]) -> Node:
+        """A plan node with its own expressions transformed; its children stay."""
+        changes: dict[int, Any] = {}
+        for index in range(plan.productArity()):
+            element = plan.productElement(index)
+            if not hasattr(element, "_target_id"):
+                continue  # a number, a string
+            if self.is_expression(element):
+                new = self.transform(element, change)
+                if new is not element:
+                    changes[index] = new
+            elif self.is_instance(element, _SEQ):
+                parts = self.items(element)
+                if parts and all(
+                    hasattr(part, "_target_id") and self.is_expression(part) for part in parts
+                ):
+                    transformed = [self.transform(part, change) for part in parts]
+                    if any(a is not b for a, b in zip(parts, transformed, strict=True)):
+                        changes[index] = self.seq(transformed)
+        return self.copy(plan, changes) if changes else plan
+
+    def parts(self, expression: Node) -> Iterator[Node]:
+        """An expression and everything in it."""
+        yield expression
+        for child in self.children(expression):
+            yield from self.parts(child)
+
+    # -- expressions -------------------------------------------------------------------------------
+
+    def new_id(self) -> Any:
+        return self.module("org.apache.spark.sql.catalyst.expressions.NamedExpression").newExprId()
+
+    def alias(self, expression: Node, name: str, expr_id: Any = None) -> Node:
+        return self.expressions.Alias(
+            expression,
+            name,
+            self.new_id() if expr_id is None else expr_id,
+            self.seq([]),
+            self.none,
+            self.seq([]),
+        )
+
+    def python_function(
+        self, function: Callable[..., Any], output: list[Node], arguments: list[Node]
+    ) -> Node:
+        """The expression of a ``mapInArrow`` function that takes and gives these columns."""
+        udf: Any = UserDefinedFunction(
+            function,
+            self.schema_of(output),
+            getattr(function, "__name__", type(function).__name__),
+            PythonEvalType.SQL_MAP_ARROW_ITER_UDF,
+        )
+        return udf._judf.builder(self.seq(arguments))
+
+    def schema_of(self, attributes: list[Node]) -> StructType:
+        fields = [self._field_json(attribute) for attribute in attributes]
+        text = ",".join(fields)
+        parsed = _parse_datatype_json_string(f'{{"type":"struct","fields":[{text}]}}')
+        assert isinstance(parsed, StructType)
+        return parsed
+
+    def _field_json(self, attribute: Node) -> str:
+        nullable = "true" if attribute.nullable() else "false"
+        return (
+            f'{{"name":{json.dumps(attribute.name())},"type":{attribute.dataType().json()},'
+            f'"nullable":{nullable},"metadata":{{}}}}'
+        )
+
+    # -- datasets ----------------------------------------------------------------------------------
+
+    def dataset(self, plan: Node, jsession: Any = None) -> Any:
+        """The JVM Dataset of a logical plan."""
+        dataset = self.jvm.org.apache.spark.sql.classic.Dataset
+        return dataset.ofRows(self.jsession if jsession is None else jsession, plan)
+
+    def dataframe(self, plan: Node) -> DataFrame:
+        return DataFrame(self.dataset(plan), self.session)

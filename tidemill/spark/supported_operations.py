@@ -1,0 +1,199 @@
+"""Which operations a stream may go through, in which output mode.
+
+What is refused is refused when the query starts, by its name and with a way to write it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tidemill.errors import GraphError, UnsupportedError
+from tidemill.spark.catalyst import Catalyst, Node
+from tidemill.spark.stateful_aggregation import event_time_of
+
+# These look at one row at a time, or only say how rows are spread.
+_STATELESS = {
+    "Project", "Filter", "SubqueryAlias", "View", "Generate", "Expand", "MapInPandas", "MapInArrow",
+    "MapPartitions", "DeserializeToObject", "SerializeFromObject", "TypedFilter", "Union", "Sample",
+    "Repartition", "RepartitionByExpression", "RebalancePartitions", "ResolvedHint", "UnresolvedHint",
+    "EventTimeWatermark", "CollectMetrics", "StreamingRelation", "MapElements", "BatchEvalPython",
+    "ArrowEvalPython", "AppendColumns", "Unpivot", "LateralJoin", "EmptyRelation", "NoopSortBy",
+}  # fmt: skip
+
+_LATER = "is not supported yet"
+_HOW = {
+    "Window": "analytic functions (OVER) need all rows of a stream. Aggregate by a time window instead: "
+    'groupBy(window("time", "10 minutes"), ...)',
+    "Offset": "OFFSET needs an order of all rows. Use it in foreachBatch, or on the sink's table",
+    "Tail": "use it in foreachBatch, or on the sink's table",
+    "Intersect": "use dropDuplicates and a join with a static DataFrame",
+    "Except": "use a left anti join with a static DataFrame",
+    "FlatMapGroupsInPandas": "groupBy().applyInPandas sees all rows of a group at once, and a stream never "
+    "has them. Use it in foreachBatch, or an aggregate function",
+    "FlatMapGroupsInArrow": "groupBy().applyInArrow sees all rows of a group at once, and a stream never "
+    "has them. Use it in foreachBatch, or an aggregate function",
+    "FlatMapGroupsInPandasWithState": f"applyInPandasWithState {_LATER}: detach the session to run it on "
+    "Structured Streaming, or use groupBy with an aggregate function",
+    "TransformWithState": f"transformWithState {_LATER}: use groupBy with an aggregate function",
+    "TransformWithStateInPySpark": f"transformWithState {_LATER}: use groupBy with an aggregate function",
+    "TransformWithStateInPandas": f"transformWithState {_LATER}: use groupBy with an aggregate function",
+    "FlatMapGroupsWithState": f"flatMapGroupsWithState {_LATER}: use groupBy with an aggregate function",
+    "AggregateInPandas": "a pandas aggregate function has no partial results that could be kept as state. "
+    "Use one of Spark's aggregate functions, or foreachBatch",
+}
+_NAMES = {
+    "Window": "a window function",
+    "Offset": "offset()",
+    "Tail": "tail()",
+    "Intersect": "intersect()",
+    "Except": "subtract()/exceptAll()",
+    "FlatMapGroupsInPandas": "applyInPandas",
+    "FlatMapGroupsInArrow": "applyInArrow",
+}
+
+
+@dataclass
+class StreamFacts:
+    """What the operations below a node amount to."""
+
+    streaming: bool = False
+    aggregates: int = 0
+    deduplicates: int = 0
+
+    @classmethod
+    def of_children(cls, facts: list[StreamFacts]) -> StreamFacts:
+        return cls(
+            any(f.streaming for f in facts),
+            sum(f.aggregates for f in facts),
+            sum(f.deduplicates for f in facts),
+        )
+
+
+class SupportedOperations:
+    """Checks an analyzed plan, node by node from the leaves."""
+
+    def __init__(self, catalyst: Catalyst, output_mode: str) -> None:
+        self._c = catalyst
+        self._mode = output_mode
+
+    def check(self, plan: Node) -> StreamFacts:
+        facts = self._check(plan)
+        if self._mode == "complete" and facts.streaming and not facts.aggregates:
+            raise GraphError(
+                "outputMode('complete') writes the whole result after each batch, and this query keeps no "
+                "result: it has no aggregation. Use outputMode('append'), or aggregate (groupBy)."
+            )
+        return facts
+
+    def _check(self, node: Node) -> StreamFacts:
+        children = [self._check(child) for child in self._c.children(node)]
+        facts = StreamFacts.of_children(children)
+        name = self._c.name(node)
+        if name == "StreamingRelation":
+            facts.streaming = True
+        if not facts.streaming:
+            return facts
+        if name in _STATELESS:
+            return facts
+        match name:
+            case "Aggregate":
+                self._aggregate(node, facts)
+            case "Distinct":
+                if self._mode == "complete":
+                    facts.aggregates += 1
+                else:
+                    self._deduplicate("distinct", facts)
+            case "Deduplicate":
+                self._deduplicate("dropDuplicates", facts)
+            case "DeduplicateWithinWatermark":
+                self._deduplicate("dropDuplicatesWithinWatermark", facts)
+                if event_time_of(self._c, self._c.items(node.child().output())) is None:
+                    raise GraphError(
+                        "dropDuplicatesWithinWatermark needs a watermark: call withWatermark(column, "
+                        "delay) before it."
+                    )
+            case "Join":
+                self._join(node, children)
+            case "Sort" | "GlobalLimit" | "LocalLimit":
+                self._sort_or_limit(name, facts)
+            case _:
+                raise UnsupportedError(
+                    f"{_NAMES.get(name, name)} over a stream is not supported: "
+                    f"{_HOW.get(name, 'use it in foreachBatch, on the rows of each batch')}."
+                )
+        return facts
+
+    def _aggregate(self, node: Node, facts: StreamFacts) -> None:
+        c = self._c
+        if facts.aggregates:
+            raise UnsupportedError(
+                "an aggregation of an aggregation over a stream is not supported: the first one's rows "
+                "change later. Write the first result to a sink, and read that as a stream of its own."
+            )
+        for expression in c.expressions_of(node):
+            for part in c.parts(expression):
+                if c.name(part) in ("PythonUDAF", "PythonUDF") and c.is_instance(
+                    part, "org.apache.spark.sql.catalyst.expressions.PythonUDAF"
+                ):
+                    raise UnsupportedError(
+                        f"the pandas aggregate function {part.name()} over a stream is not supported: "
+                        f"{_HOW['AggregateInPandas']}."
+                    )
+        keys = [self._attribute(key) for key in c.items(node.groupingExpressions())]
+        for key in keys:
+            if key is not None and key.metadata().contains("spark.sessionWindow"):
+                raise UnsupportedError(
+                    f"session_window {_LATER}: use window() with a fixed length, or detach the session to "
+                    "run the query on Structured Streaming."
+                )
+        if self._mode == "append":
+            known = [key for key in keys if key is not None]
+            if event_time_of(c, known) is None:
+                raise GraphError(
+                    "outputMode('append') writes a group once, when it cannot change any more, and without "
+                    "a watermark groups may always change. Call withWatermark(column, delay) before "
+                    'groupBy, and group by that column or window(column, "10 minutes"); or use '
+                    "outputMode('update') or outputMode('complete')."
+                )
+        facts.aggregates += 1
+
+    def _attribute(self, key: Node) -> Node | None:
+        is_named = self._c.is_instance(
+            key, "org.apache.spark.sql.catalyst.expressions.NamedExpression"
+        )
+        return key.toAttribute() if is_named else None
+
+    def _deduplicate(self, what: str, facts: StreamFacts) -> None:
+        if facts.aggregates and self._mode != "append":
+            raise UnsupportedError(
+                f"{what} after an aggregation is not supported in outputMode({self._mode!r}): the rows of "
+                f"an aggregation change from batch to batch. Call {what} before groupBy."
+            )
+        facts.deduplicates += 1
+
+    def _join(self, node: Node, children: list[StreamFacts]) -> None:
+        left, right = (child.streaming for child in children)
+        kind = str(node.joinType().sql()).upper()
+        if left and right:
+            raise UnsupportedError(
+                f"a join of two streams {_LATER}. A stream can be joined with a static DataFrame; or "
+                "detach the session to run the query on Structured Streaming."
+            )
+        stream, side = ("left", "right") if left else ("right", "left")
+        allowed = {"INNER", "CROSS", f"{stream.upper()} OUTER"}
+        if left:
+            allowed |= {"LEFT SEMI", "LEFT ANTI", "EXISTENCEJOIN"}
+        if kind not in allowed and not kind.startswith("EXISTENCE"):
+            raise UnsupportedError(
+                f"a {kind.lower()} join with the stream on the {stream} and a static DataFrame on the "
+                f"{side} is not supported: rows of the static side that match nothing yet may match later. "
+                f"Use an inner join or a {stream} outer join."
+            )
+
+    def _sort_or_limit(self, name: str, facts: StreamFacts) -> None:
+        what = "orderBy/sort" if name == "Sort" else "limit"
+        if self._mode != "complete" or not facts.aggregates:
+            raise UnsupportedError(
+                f"{what} over a stream is only supported after an aggregation, in outputMode('complete'): "
+                "a stream has no last row. Sort or limit in foreachBatch, or when you read the result."
+            )
