@@ -37,7 +37,7 @@ MAY_USE = {
     "spark": {"common", "spark"},
     "sources": {"common", "checkpoint", "batches", "spark", "sources"},
     "sinks": {"common", "checkpoint", "spark", "sinks"},
-    "receivers": {"common", "checkpoint", "batches", "progress", "spark", "receivers"},
+    "receivers": {"common", "checkpoint", "batches", "progress", "spark", "sources", "receivers"},
     "streaming": {
         "common",
         "checkpoint",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 from pyspark.sql.types import LongType, StructField, StructType
 
+from tests.receivers.test_table_source import World
 from tests.sources.reading import read
 from tests.sources.test_python_data_source import Counter, Drops
 from tests.waiting import wait_for
@@ -22,6 +24,7 @@ from tidemill.checkpoint.batch_log import BatchLog
 from tidemill.checkpoint.local_storage import LocalStorage
 from tidemill.checkpoint.source_log import SourceLog
 from tidemill.common.clock import ManualClock
+from tidemill.receivers.block_format import encode_lines
 from tidemill.sources.memory_stream import MemoryStream
 from tidemill.sources.python_data_source import python_data_source_table
 from tidemill.sources.rate import RateSource
@@ -116,8 +119,20 @@ def socket_lines() -> Subject:
     return Subject(make, more, 1, close)
 
 
+def receiver_table() -> Subject:
+    folder = tempfile.TemporaryDirectory()
+    world = World(Path(folder.name))
+
+    def more(clock: ManualClock) -> None:
+        for _ in range(4):
+            world.add(encode_lines([b"a\nb\n"], 2))
+
+    return Subject(world.make, more, 2, folder.cleanup)
+
+
 SUBJECTS = [
     rate, rate_micro_batch, memory_stream, python_data_source, simple_python_data_source, socket_lines,
+    receiver_table,
 ]  # fmt: skip
 
 

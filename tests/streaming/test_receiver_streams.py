@@ -23,15 +23,16 @@ from tidemill.common import rpc
 from tidemill.common.clock import ManualClock
 from tidemill.errors import DamagedCheckpointError, RpcUnavailableError, SetupError
 from tidemill.progress.listener_bus import ListenerBus
-from tidemill.receivers import receiver_jobs
+from tidemill.receivers import receiver_jobs, running_receivers
 from tidemill.receivers.block_files import SHARED_MEMORY
 from tidemill.receivers.block_tracker import FOLDER
 from tidemill.receivers.executor_allocation import AllocationSettings
 from tidemill.receivers.receiver_task import ExecutorSetup, TrackerClient
+from tidemill.receivers.running_receivers import keeps_log, require_cores
 from tidemill.receivers.source import ReceiverSource
 from tidemill.spark.executor_info import ExecutorInfo
-from tidemill.streaming import receiver_streams, stream_start
-from tidemill.streaming.receiver_streams import StreamReceivers, keeps_log, require_cores
+from tidemill.streaming import stream_start
+from tidemill.streaming.receiver_streams import StreamReceivers
 from tidemill.streaming.stream_start import StreamStart
 
 # -- cores -----------------------------------------------------------------------------------------
@@ -53,9 +54,9 @@ def with_cores(
 ) -> Any:
     """A context whose cluster has so many cores, one answer after the other."""
     left = list(slots)
-    monkeypatch.setattr(receiver_streams, "SparkExecutors", Executors)
+    monkeypatch.setattr(running_receivers, "SparkExecutors", Executors)
     monkeypatch.setattr(
-        receiver_streams, "task_slots", lambda _: left.pop(0) if len(left) > 1 else left[0]
+        running_receivers, "task_slots", lambda _: left.pop(0) if len(left) > 1 else left[0]
     )
     context = MagicMock()
     context.master = master
@@ -185,8 +186,8 @@ def it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
 
     monkeypatch.setattr(rpc, "RpcServer", Server)
     monkeypatch.setattr(receiver_jobs, "ReceiverJobs", jobs)
-    monkeypatch.setattr(receiver_streams, "SparkExecutors", Executors)
-    monkeypatch.setattr(receiver_streams, "task_slots", lambda _: 2)
+    monkeypatch.setattr(running_receivers, "SparkExecutors", Executors)
+    monkeypatch.setattr(running_receivers, "task_slots", lambda _: 2)
     yield it
     for server in it.servers:
         server.stop()

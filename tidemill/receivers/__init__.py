@@ -6,7 +6,8 @@ more executors, or gives some back that run no receiver. What receivers store be
 blocks become a source like any other.
 
 For users: :class:`Receiver`, to write one; :class:`HttpReceiver` and :class:`MqttReceiver`, which
-are ready. All are given to ``StreamingContext.receiverStream()``.
+are ready. All are given to ``StreamingContext.receiverStream()``; :func:`register_receiver` makes one a
+format of structured queries.
 """
 
 from __future__ import annotations
@@ -18,14 +19,16 @@ if TYPE_CHECKING:
     from tidemill.receivers.http_receiver import HttpReceiver
     from tidemill.receivers.mqtt_receiver import MqttReceiver, MqttTls
     from tidemill.receivers.receiver import Receiver
+    from tidemill.receivers.table_source import register_receiver
 
-__all__ = ["HttpReceiver", "MqttReceiver", "MqttTls", "Receiver"]
+__all__ = ["HttpReceiver", "MqttReceiver", "MqttTls", "Receiver", "register_receiver"]
 
 _MODULES = {
     "HttpReceiver": "http_receiver",
     "MqttReceiver": "mqtt_receiver",
     "MqttTls": "mqtt_receiver",
     "Receiver": "receiver",
+    "register_receiver": "table_source",
 }
 
 
