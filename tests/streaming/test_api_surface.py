@@ -88,7 +88,9 @@ def test_every_method_exists_and_takes_the_same_parameters(
 
 
 def test_the_public_surface_is_what_it_is_meant_to_be() -> None:
-    assert sorted(tidemill.__all__) == ["__version__", "session"]
+    ours = ["__version__", "attach", "detach", "register_source", "session"]
+    assert sorted(tidemill.__all__) == ours
+    assert all(hasattr(tidemill, name) for name in ours)
     assert sorted(tidemill.streaming.__all__) == sorted(
         [*pyspark.streaming.__all__, "State", "StateSpec"]
     )

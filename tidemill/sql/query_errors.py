@@ -43,7 +43,8 @@ class QueryFailedError(TidemillError, StreamingQueryException):
     ) -> None:
         named = f"Query {query_name!r}" if query_name else "Query"
         which = f"{named} [id = {query_id}, runId = {run_id}] ended with this error."
-        PySparkException.__init__(self, message=f"{text.rstrip()}\n\n{which}")
+        self._text = f"{text.rstrip()}\n\n{which}"
+        PySparkException.__init__(self, message=self._text)
         self.query_id = query_id
         self.run_id = run_id
         self.query_name = query_name
@@ -51,6 +52,9 @@ class QueryFailedError(TidemillError, StreamingQueryException):
 
     def getCondition(self) -> str:
         return "STREAM_FAILED"
+
+    def __str__(self) -> str:
+        return self._text  # PySpark would begin with the condition
 
 
 def text_of(error: BaseException) -> str:

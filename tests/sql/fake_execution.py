@@ -1,0 +1,91 @@
+"""An execution that a test ends when it likes: the front end without an engine."""
+
+from __future__ import annotations
+
+import json
+import threading
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.listener import StreamingQueryProgress
+
+from tidemill.common.clock import Clock
+from tidemill.progress.listener_bus import ListenerBus
+
+
+class FakeExecution:
+    """Keeps what it was made of, and notes what it is asked to do."""
+
+    fails_to_start: BaseException | None = None
+
+    def __init__(
+        self,
+        session: SparkSession | None,
+        df: DataFrame | None,
+        name: str | None,
+        checkpoint_location: str,
+        is_temporary_checkpoint: bool,
+        sink: Any,
+        output_mode: str,
+        trigger: Any,
+        options: dict[str, str],
+        clock: Clock,
+        bus: ListenerBus,
+        on_terminated: Callable[[Any], None],
+    ) -> None:
+        self.made_of = {**locals()}
+        self.name = name
+        self.checkpoint = Path(checkpoint_location)
+        self.run_id = str(uuid.uuid4())
+        self.is_active = True
+        self.bus = bus
+        self._on_terminated = on_terminated
+        self._error: BaseException | None = None
+        self._ended = threading.Event()
+        self.progress: list[StreamingQueryProgress] = []
+        self.asked: list[Any] = []
+        self.checkpoint.mkdir(parents=True, exist_ok=True)
+        metadata = self.checkpoint / "metadata"
+        if not metadata.exists():
+            metadata.write_text(json.dumps({"id": str(uuid.uuid4())}))
+        self.id = json.loads(metadata.read_text())["id"]
+
+    def start(self) -> None:
+        self.asked.append("start")
+        if self.fails_to_start is not None:
+            raise self.fails_to_start
+
+    def end(self, error: BaseException | None = None) -> None:
+        if self.is_active:
+            self._error = error
+            self.is_active = False
+            self._on_terminated(self)
+            self._ended.set()
+
+    def status(self) -> dict[str, Any]:
+        return {"message": "Stopped", "isDataAvailable": False, "isTriggerActive": False}
+
+    def recent_progress(self) -> list[StreamingQueryProgress]:
+        return list(self.progress)
+
+    def exception(self) -> BaseException | None:
+        return self._error
+
+    def await_termination(self, timeout_s: float | None) -> bool:
+        return self._ended.wait(timeout_s)
+
+    def process_all_available(self) -> None:
+        self.asked.append("process all")
+
+    def stop(self, graceful: bool, timeout_s: float | None) -> None:
+        self.asked.append(("stop", graceful, timeout_s))
+        self.end()
+
+    def explain(self, extended: bool) -> str:
+        return f"the plan{', extended' if extended else ''}"
+
+    def verify(self) -> object:
+        return "verified"

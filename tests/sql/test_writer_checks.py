@@ -1,0 +1,186 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import (
+    AnalysisException,
+    IllegalArgumentException,
+    PySparkAttributeError,
+    PySparkTypeError,
+    PySparkValueError,
+)
+from pyspark.sql import SparkSession
+
+from tests.sql.fake_execution import FakeExecution
+from tidemill.common.clock import SystemClock
+from tidemill.errors import GraphError, UnsupportedError
+from tidemill.sql import DataStreamWriter
+from tidemill.sql.triggers import AvailableNow, Once, ProcessingTime
+from tidemill.testing import ManualClock
+
+Faked = tuple[SparkSession, list[FakeExecution]]
+
+
+def writer(session: SparkSession) -> DataStreamWriter:
+    made = session.readStream.format("rate").load().writeStream
+    assert isinstance(made, DataStreamWriter)
+    return made
+
+
+def test_everything_reaches_the_execution(faked: Faked, tmp_path: Path) -> None:
+    session, made = faked
+    clock = ManualClock()
+    df = session.readStream.format("rate").load()
+    (
+        df.writeStream.outputMode("Append")
+        .format("csv")
+        .option("header", True)
+        .options(checkpointLocation=str(tmp_path / "c"), sep=None)
+        .partitionBy("value")
+        .queryName("ticks")
+        .trigger(processingTime=" 5 seconds ")
+        .clock(clock)
+        .start(str(tmp_path / "out"))
+    )
+    parts = made[0].made_of
+    assert (parts["name"], parts["output_mode"]) == ("ticks", "append")
+    assert parts["trigger"] == ProcessingTime(5000)
+    assert parts["clock"] is clock
+    assert parts["options"] == {"header": "true", "checkpointLocation": str(tmp_path / "c")}
+    assert parts["checkpoint_location"] == str(tmp_path / "c")
+    assert (parts["session"], parts["df"]) == (df.sparkSession, df)
+    assert parts["sink"].description() == f"FileSink[{tmp_path / 'out'}]"
+
+
+def test_all_of_it_can_be_said_in_start(faked: Faked, tmp_path: Path) -> None:
+    session, made = faked
+    writer(session).start(
+        str(tmp_path / "out"),
+        format="json",
+        outputMode="append",
+        partitionBy="value",
+        queryName="ticks",
+        checkpointLocation=str(tmp_path / "c"),
+    )
+    parts = made[0].made_of
+    assert (parts["name"], parts["sink"].description()) == (
+        "ticks",
+        f"FileSink[{tmp_path / 'out'}]",
+    )
+    assert parts["trigger"] == ProcessingTime(0)
+    assert isinstance(parts["clock"], SystemClock)
+
+
+@pytest.mark.parametrize(
+    ("format_name", "sink"), [("console", "Console"), ("memory", "Memory"), ("noop", "Noop")]
+)
+def test_sinks_without_files_need_no_checkpoint(faked: Faked, format_name: str, sink: str) -> None:
+    session, made = faked
+    writer(session).format(format_name).queryName("t").start()
+    assert made[0].made_of["is_temporary_checkpoint"]
+    assert made[0].made_of["sink"].description().startswith(sink)
+
+
+def test_functions_are_sinks(faked: Faked) -> None:
+    session, made = faked
+    writer(session).foreach(print).start()
+    writer(session).foreachBatch(lambda df, batch_id: None).start()
+    writer(session).foreachBatch(print).format("noop").start()  # the last word counts
+    assert [type(each.made_of["sink"]).__name__ for each in made] == [
+        "ForeachSink",
+        "ForeachBatchSink",
+        "NoopSink",
+    ]
+    with pytest.raises(PySparkAttributeError, match="process"):
+        writer(session).foreach(3)
+    with pytest.raises(PySparkTypeError):
+        writer(session).foreachBatch(3)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"processingTime": "1 minute"}, ProcessingTime(60_000)),
+        ({"once": True}, Once()),
+        ({"availableNow": True}, AvailableNow()),
+    ],
+)
+def test_triggers(faked: Faked, given: dict[str, Any], expected: Any) -> None:
+    session, made = faked
+    writer(session).format("noop").trigger(**given).start()
+    assert made[0].made_of["trigger"] == expected
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"once": True, "availableNow": True},
+        {"once": False},
+        {"availableNow": 1},
+        {"processingTime": ""},
+        {"processingTime": 5},
+        {"continuous": " "},
+    ],
+)
+def test_triggers_that_pyspark_refuses(faked: Faked, given: dict[str, Any]) -> None:
+    with pytest.raises(PySparkValueError):
+        writer(faked[0]).trigger(**given)
+
+
+def test_triggers_that_we_refuse_say_what_to_use(faked: Faked) -> None:
+    for given in ({"continuous": "1 second"}, {"realTime": "5 minutes"}):
+        with pytest.raises(UnsupportedError, match=r"trigger\(processingTime="):
+            writer(faked[0]).trigger(**given)
+    with pytest.raises(IllegalArgumentException, match="no unit of time"):
+        writer(faked[0]).trigger(processingTime="5 bananas")
+
+
+@pytest.mark.parametrize("wrong", ["", " ", None, 3])
+def test_empty_texts_are_refused(faked: Faked, wrong: Any) -> None:
+    for method in ("outputMode", "queryName"):
+        with pytest.raises(PySparkValueError):
+            getattr(writer(faked[0]), method)(wrong)
+
+
+def test_what_cannot_be_is_refused_and_starts_nothing(faked: Faked, tmp_path: Path) -> None:
+    session, made = faked
+    with pytest.raises(IllegalArgumentException, match="Invalid streaming output mode: upsert"):
+        writer(session).outputMode("upsert")
+    with pytest.raises(AnalysisException, match="queryName must be specified for memory sink"):
+        writer(session).format("memory").start()
+    with pytest.raises(AnalysisException, match="Hive data source can only be used with tables"):
+        writer(session).format("hive").start()
+    with pytest.raises(AnalysisException, match="no such column; there are timestamp, value"):
+        writer(session).format("parquet").partitionBy(["day"]).start(str(tmp_path))
+    with pytest.raises(AnalysisException, match="'foreachbatch' does not support partitioning"):
+        writer(session).foreachBatch(print).partitionBy("value").start()
+    with pytest.raises(IllegalArgumentException, match="needs a directory"):
+        writer(session).option("checkpointLocation", str(tmp_path)).start()
+    with pytest.raises(AnalysisException, match="two paths"):
+        writer(session).option("path", "/a").start("/b")
+    with pytest.raises(GraphError, match="numRow"):
+        writer(session).format("console").option("numRow", 3).start()
+    with pytest.raises(UnsupportedError, match="use partitionBy"):
+        writer(session).format("parquet").clusterBy("value").start(str(tmp_path))
+    with pytest.raises(PySparkTypeError):
+        writer(session).partitionBy(3)  # type: ignore[arg-type]
+    with pytest.raises(GraphError, match="ManualClock"):
+        writer(session).clock(3)  # type: ignore[arg-type]
+    assert made == []
+
+
+def test_a_table_is_a_sink(faked: Faked, tmp_path: Path) -> None:
+    session, made = faked
+    writer(session).option("checkpointLocation", str(tmp_path)).toTable("totals", format="parquet")
+    assert made[0].made_of["sink"].description() == "TableSink[totals]"
+    with pytest.raises(AnalysisException, match="checkpointLocation must be specified"):
+        writer(session).toTable("others")
+
+
+def test_admission_options_are_options_of_a_query_too(faked: Faked) -> None:
+    session, made = faked
+    writer(session).format("noop").option("backpressure", True).start()
+    assert made[0].made_of["options"] == {"backpressure": "true"}

@@ -1,0 +1,127 @@
+"""PySpark's classes, taught to ask whether a session is attached.
+
+``SparkSession.readStream`` and ``streams``, ``DataFrame.writeStream`` and the actions of a DataFrame
+are replaced once in the process. Each replacement does what PySpark does, unless the session is attached,
+which is looked up by the id of the JVM's session: PySpark makes a new Python object for it here and there.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
+
+ACTIONS = (
+    "show",
+    "count",
+    "collect",
+    "take",
+    "first",
+    "head",
+    "tail",
+    "isEmpty",
+    "toPandas",
+    "toArrow",
+    "toLocalIterator",
+    "foreach",
+    "foreachPartition",
+)
+"""What gives rows of a DataFrame to the program."""
+
+
+@dataclass(frozen=True)
+class SessionHooks:
+    """What an attached session has in the place of Spark's own streaming.
+
+    ``for_action(df)`` is asked when an action is called on a streaming DataFrame: the DataFrame to run it
+    on, or None to leave it to Spark.
+    """
+
+    read_stream: Callable[[SparkSession], Any]
+    streams: Callable[[SparkSession], Any]
+    write_stream: Callable[[DataFrame], Any]
+    for_action: Callable[[DataFrame], DataFrame | None]
+
+
+_attached: dict[str, SessionHooks] = {}
+_lock = threading.Lock()
+_installed = False
+
+
+def attach_hooks(spark: SparkSession, hooks: SessionHooks) -> SessionHooks:
+    """Attach the session, unless it is: what holds from now on."""
+    _install()
+    with _lock:
+        return _attached.setdefault(_key(spark), hooks)
+
+
+def detach_hooks(spark: SparkSession) -> SessionHooks | None:
+    """Leave the session to Spark again. What it had, or None if it was not attached."""
+    with _lock:
+        return _attached.pop(_key(spark), None)
+
+
+def hooks_of(spark: SparkSession) -> SessionHooks | None:
+    if not _attached:
+        return None
+    try:
+        return _attached.get(_key(spark))
+    except Exception:  # the JVM is gone; what Spark says about that is better than what we could
+        return None
+
+
+def _key(spark: SparkSession) -> str:
+    jsession: Any = spark._jsparkSession
+    return str(jsession.sessionUUID())
+
+
+def _install() -> None:
+    """Replace the members of PySpark's classes. Idempotent."""
+    global _installed
+    with _lock:
+        if _installed:
+            return
+        _installed = True
+    _replace_property(SparkSession, "readStream", lambda s: (hooks_of(s), "read_stream"))
+    _replace_property(SparkSession, "streams", lambda s: (hooks_of(s), "streams"))
+    _replace_property(
+        ClassicDataFrame, "writeStream", lambda df: (_hooks_of_stream(df), "write_stream")
+    )
+    for name in ACTIONS:
+        _replace_action(name)
+
+
+def _hooks_of_stream(df: DataFrame) -> SessionHooks | None:
+    hooks = hooks_of(df.sparkSession)
+    return hooks if hooks is not None and df.isStreaming else None
+
+
+def _replace_property(
+    owner: type, name: str, hook_of: Callable[[Any], tuple[SessionHooks | None, str]]
+) -> None:
+    original: Any = vars(owner)[name]  # a property, or one that keeps its value
+
+    def get(self: Any) -> Any:
+        hooks, hook = hook_of(self)
+        if hooks is None:
+            return original.__get__(self, type(self))
+        return getattr(hooks, hook)(self)
+
+    setattr(owner, name, property(get, doc=original.__doc__))
+
+
+def _replace_action(name: str) -> None:
+    original = getattr(ClassicDataFrame, name)
+
+    @functools.wraps(original)
+    def action(self: ClassicDataFrame, *args: Any, **kwargs: Any) -> Any:
+        hooks = _hooks_of_stream(self)
+        readable = None if hooks is None else hooks.for_action(self)
+        return original(self if readable is None else readable, *args, **kwargs)
+
+    setattr(ClassicDataFrame, name, action)

@@ -1,0 +1,121 @@
+"""Moving the streaming queries of a session onto Tidemill, and back.
+
+::
+
+    spark = tidemill.attach(SparkSession.builder.getOrCreate())     # or: tidemill.session("app")
+    spark.readStream...                                             # Tidemill's from now on
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from tidemill.errors import SetupError, UnsupportedError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from tidemill.sql.query_manager import StreamingQueryManager
+    from tidemill.sql.reader import DataStreamReader
+    from tidemill.sql.writer import DataStreamWriter
+
+
+def attach(spark: SparkSession) -> SparkSession:
+    """Let Tidemill run the streaming queries of this session. Gives the session back.
+
+    From now on ``spark.readStream``, ``df.writeStream`` and ``spark.streams`` are Tidemill's, and
+    ``df.show()``, ``count()`` and ``collect()`` of a stream show what there is now; everything else stays
+    Spark's, and so do other sessions (``spark.newSession()``). A session that is attached stays as it is.
+    """
+    _require_classic(spark)
+    from tidemill.spark.session import warn_if_slow
+    from tidemill.spark.session_patches import SessionHooks, attach_hooks, hooks_of
+    from tidemill.sql.batch_reads import readable_now
+    from tidemill.sql.query_manager import StreamingQueryManager
+
+    if hooks_of(spark) is None:
+        warn_if_slow(spark.sparkContext)
+        manager = StreamingQueryManager(spark)
+        attach_hooks(
+            spark,
+            SessionHooks(
+                read_stream=_reader,
+                streams=lambda _: manager,
+                write_stream=_writer,
+                for_action=readable_now,
+            ),
+        )
+    return spark
+
+
+def detach(spark: SparkSession) -> SparkSession:
+    """Leave streaming to Spark again. Gives the session back.
+
+    Streams that were made in between belong to Tidemill and can no longer be started. Refused while queries
+    run, because nothing would be left to stop them with.
+    """
+    _require_classic(spark)
+    from tidemill.spark.session_patches import detach_hooks, hooks_of
+
+    hooks = hooks_of(spark)
+    if hooks is None:
+        return spark
+    manager: StreamingQueryManager = hooks.streams(spark)
+    running = [query.name or query.id for query in manager.active]
+    if running:
+        raise SetupError(
+            f"{len(running)} queries still run in this session ({', '.join(running)}): stop them before "
+            "tidemill.detach(spark), with query.stop()"
+        )
+    detach_hooks(spark)
+    manager.close()
+    return spark
+
+
+def session(
+    app_name: str | None = None,
+    master: str | None = None,
+    config: Mapping[str, object] | None = None,
+    *,
+    quiet: bool = False,
+) -> SparkSession:
+    """The running session, or a new one with the settings that make small batches fast; attached.
+
+    A setting that you made anywhere (in ``config``, in ``spark-defaults.conf``, on the command line of
+    ``spark-submit``) stays as it is. ``quiet`` keeps Spark's log off the terminal: it goes to a file
+    whose name is in the ``tidemill.spark.log`` setting of the session.
+
+    ::
+
+        spark = tidemill.session("clicks", master="local[2]")
+    """
+    from tidemill.spark.session import session as new_or_running
+
+    return attach(new_or_running(app_name, master, config, quiet=quiet))
+
+
+def _require_classic(spark: SparkSession) -> None:
+    module: Any = type(spark).__module__
+    if module.startswith("pyspark.sql.connect"):
+        raise UnsupportedError(
+            "this is a session of Spark Connect, whose driver is in another process: Tidemill plans "
+            "streams inside the driver. Make the session without a remote address (SPARK_REMOTE, "
+            "builder.remote), for example with tidemill.session(...)"
+        )
+    from pyspark.sql import SparkSession
+
+    if not isinstance(spark, SparkSession):
+        raise SetupError(f"attach takes a SparkSession, not {type(spark).__name__}")
+
+
+def _reader(spark: SparkSession) -> DataStreamReader:
+    from tidemill.sql.reader import DataStreamReader
+
+    return DataStreamReader(spark)
+
+
+def _writer(df: DataFrame) -> DataStreamWriter:
+    from tidemill.sql.writer import DataStreamWriter
+
+    return DataStreamWriter(df)

@@ -1,0 +1,318 @@
+"""Starting queries: ``df.writeStream`` of an attached session."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.errors import PySparkTypeError, PySparkValueError
+from pyspark.sql.streaming.readwriter import DataStreamWriter as PySparkDataStreamWriter
+from pyspark.sql.utils import to_str
+
+from tidemill.common.clock import Clock
+from tidemill.errors import GraphError, UnsupportedError
+from tidemill.spark.placeholder import streaming_sources
+from tidemill.sql.options import OF_EVERY_SOURCE, Options
+from tidemill.sql.query_errors import QueryAnalysisError, QueryArgumentError
+from tidemill.sql.triggers import AvailableNow, Once, ProcessingTime, Trigger, interval_ms
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql._typing import OptionalPrimitiveType
+
+    from tidemill.sinks.sink import Sink
+    from tidemill.sql.query import StreamingQuery
+    from tidemill.sql.query_manager import StreamingQueryManager
+
+__all__ = ["DataStreamWriter"]
+
+MODES = ("append", "complete", "update")
+FOREACH = "foreach"
+FOREACH_BATCH = "foreachBatch"
+WITHOUT_CHECKPOINT = frozenset(
+    {"console", "memory", "noop", FOREACH.lower(), FOREACH_BATCH.lower()}
+)
+"""Sinks that can do with a temporary checkpoint, as in Spark."""
+NEVER_PARTITIONED = frozenset({"memory", FOREACH.lower(), FOREACH_BATCH.lower()})
+
+
+class DataStreamWriter(PySparkDataStreamWriter):
+    """Says where the rows of a streaming DataFrame go, how and when, and starts the query::
+
+    query = (counts.writeStream.outputMode("complete").format("console")
+             .trigger(processingTime="5 seconds").start())
+    """
+
+    def __init__(self, df: DataFrame) -> None:
+        self._df = df
+        self._spark = df.sparkSession
+        self._output_mode = "append"
+        self._format: str | None = None
+        self._options = Options()
+        self._partition_by: list[str] | None = None
+        self._cluster_by: list[str] | None = None
+        self._query_name: str | None = None
+        self._trigger: Trigger = ProcessingTime(0)
+        self._function: Any = None
+        self._clock: Clock | None = None
+
+    def outputMode(self, outputMode: str) -> DataStreamWriter:
+        """``append``: rows that are final; ``update``: rows that changed; ``complete``: all rows."""
+        _require_text("outputMode", outputMode)
+        if outputMode.lower() not in MODES:
+            raise QueryArgumentError(
+                f"Invalid streaming output mode: {outputMode}. Accepted output modes are 'Append', "
+                "'Complete', 'Update'"
+            )
+        self._output_mode = outputMode.lower()
+        return self
+
+    def format(self, source: str) -> DataStreamWriter:
+        self._format = source
+        if source.lower() not in (FOREACH.lower(), FOREACH_BATCH.lower()):
+            self._function = None
+        return self
+
+    def option(self, key: str, value: OptionalPrimitiveType) -> DataStreamWriter:
+        text = to_str(value)
+        if text is not None:
+            self._options[key] = text
+        return self
+
+    def options(self, **options: OptionalPrimitiveType) -> DataStreamWriter:
+        for key, value in options.items():
+            self.option(key, value)
+        return self
+
+    def partitionBy(self, *cols: str) -> DataStreamWriter:  # type: ignore[override]  # PySpark overloads
+        """Write a folder for each value of these columns."""
+        self._partition_by = _names(cols)
+        return self
+
+    def clusterBy(self, *cols: str) -> DataStreamWriter:  # type: ignore[override]  # PySpark overloads
+        """Refused by :meth:`start`: no sink of files can cluster."""
+        self._cluster_by = _names(cols)
+        return self
+
+    def queryName(self, queryName: str) -> DataStreamWriter:
+        _require_text("queryName", queryName)
+        self._query_name = queryName
+        return self
+
+    def trigger(
+        self,
+        *,
+        processingTime: str | None = None,
+        once: bool | None = None,
+        continuous: str | None = None,
+        availableNow: bool | None = None,
+        realTime: str | None = None,
+    ) -> DataStreamWriter:
+        """When batches run; see :mod:`tidemill.sql.triggers`. Without: one after another, without a pause."""
+        given = [processingTime, once, continuous, availableNow, realTime]
+        if given.count(None) != len(given) - 1:
+            raise PySparkValueError(errorClass="ONLY_ALLOW_SINGLE_TRIGGER", messageParameters={})
+        if processingTime is not None:
+            _require_text("processingTime", processingTime)
+            self._trigger = ProcessingTime(interval_ms(processingTime))
+        elif once is not None:
+            _require_true("once", once)
+            self._trigger = Once()
+        elif availableNow is not None:
+            _require_true("availableNow", availableNow)
+            self._trigger = AvailableNow()
+        else:
+            name = "continuous" if continuous is not None else "realTime"
+            _require_text(name, continuous if continuous is not None else realTime)
+            raise UnsupportedError(
+                f"trigger({name}=...) is not supported: queries run in batches here. Use "
+                "trigger(processingTime='100 milliseconds'), or no trigger at all, which starts a batch as "
+                "soon as there are rows and is done with it within tens of milliseconds"
+            )
+        return self
+
+    def foreach(self, f: Any) -> DataStreamWriter:
+        """Call a function with each row, in tasks, or use an object with ``open``, ``process``, ``close``."""
+        self._construct_foreach_function(f)  # PySpark's own checks
+        self._format, self._function = FOREACH, f
+        return self
+
+    def foreachBatch(self, func: Callable[[DataFrame, int], Any]) -> DataStreamWriter:
+        """Call ``func(df, batch_id)`` on the driver with each batch as an ordinary DataFrame."""
+        if not callable(func):
+            raise PySparkTypeError(
+                errorClass="NOT_EXPECTED_TYPE",
+                messageParameters={
+                    "arg_name": "func",
+                    "expected_type": "function of a DataFrame and a batch id",
+                    "arg_type": type(func).__name__,
+                },
+            )
+        self._format, self._function = FOREACH_BATCH, func
+        return self
+
+    def clock(self, clock: Clock) -> DataStreamWriter:
+        """For tests: the query runs on this clock, ``tidemill.testing.ManualClock()``, and triggers when the
+        test moves it.
+        """
+        if not isinstance(clock, Clock):
+            raise QueryArgumentError(
+                f"clock takes a clock such as tidemill.testing.ManualClock(), not {type(clock).__name__}"
+            )
+        self._clock = clock
+        return self
+
+    def start(
+        self,
+        path: str | None = None,
+        format: str | None = None,
+        outputMode: str | None = None,
+        partitionBy: str | list[str] | None = None,
+        queryName: str | None = None,
+        **options: OptionalPrimitiveType,
+    ) -> StreamingQuery:
+        """Start the query, on a thread of its own. Raises what is wrong with it before it runs."""
+        self._set(format, outputMode, partitionBy, queryName, options)
+        if path is not None and "path" in self._options:
+            raise QueryAnalysisError(
+                "there are two paths, in option('path', ...) and in start(path): leave out one of them"
+            )
+        self._check()
+        needs_checkpoint = self._sink_format().lower() not in WITHOUT_CHECKPOINT
+        return self._start(self._sink(path), needs_checkpoint)
+
+    def toTable(
+        self,
+        tableName: str,
+        format: str | None = None,
+        outputMode: str | None = None,
+        partitionBy: str | list[str] | None = None,
+        queryName: str | None = None,
+        **options: OptionalPrimitiveType,
+    ) -> StreamingQuery:
+        """Start a query that adds its rows to a table of files, which is made if there is none."""
+        self._set(format, outputMode, partitionBy, queryName, options)
+        from tidemill.sinks.table import TableSink
+
+        self._check()
+        sink = TableSink(
+            tableName,
+            self._format,
+            self._options.get("path"),
+            self._partition_by or (),
+            self._options.without(["path", *OF_EVERY_SOURCE]),
+            self._clock,
+        )
+        return self._start(sink, needs_checkpoint=True)
+
+    def _set(
+        self,
+        format: str | None,
+        output_mode: str | None,
+        partition_by: str | list[str] | None,
+        query_name: str | None,
+        options: dict[str, OptionalPrimitiveType],
+    ) -> None:
+        self.options(**options)
+        if output_mode is not None:
+            self.outputMode(output_mode)
+        if partition_by is not None:
+            self._partition_by = _names((partition_by,))
+        if format is not None:
+            self.format(format)
+        if query_name is not None:
+            self.queryName(query_name)
+
+    def _sink_format(self) -> str:
+        return self._format or str(self._spark.conf.get("spark.sql.sources.default", "parquet"))
+
+    def _start(self, sink: Sink, needs_checkpoint: bool) -> StreamingQuery:
+        manager: StreamingQueryManager = self._spark.streams  # type: ignore[assignment]
+        return manager.start_query(
+            self._df,
+            sink=sink,
+            name=self._query_name,
+            output_mode=self._output_mode,
+            trigger=self._trigger,
+            options=self._options,
+            clock=self._clock,
+            may_use_temporary_checkpoint=not needs_checkpoint,
+        )
+
+    def _sink(self, path: str | None) -> Sink:
+        from tidemill.sinks.registry import sink_for
+
+        try:
+            return sink_for(
+                self._sink_format(),
+                path=path,
+                options=dict(self._options),
+                partition_by=self._partition_by or (),
+                query_name=self._query_name,
+                foreach=self._function if self._format == FOREACH else None,
+                foreach_batch=self._function if self._format == FOREACH_BATCH else None,
+                query_options=OF_EVERY_SOURCE,
+            )
+        except GraphError as error:  # of PySpark's type as well, as Spark raises it
+            raise QueryArgumentError(str(error)) from None
+
+    def _check(self) -> None:
+        """What is wrong with the query whatever its sink is."""
+        streaming_sources(self._df)
+        format_name = self._sink_format().lower()
+        if format_name == "hive":
+            raise QueryAnalysisError(
+                "Hive data source can only be used with tables, you can not write files of Hive data "
+                "source directly: use toTable(name)"
+            )
+        if self._cluster_by is not None:
+            raise UnsupportedError(
+                "clusterBy needs a table format that clusters, which no sink here has: use partitionBy, or "
+                "foreachBatch and the writer of the table format"
+            )
+        if format_name == "memory" and self._query_name is None:
+            raise QueryAnalysisError(
+                "queryName must be specified for memory sink: it is the name of the table to look at"
+            )
+        if self._partition_by:
+            if format_name in NEVER_PARTITIONED:
+                raise QueryAnalysisError(f"'{format_name}' does not support partitioning")
+            columns = {name.lower() for name in self._df.columns}
+            for name in self._partition_by:
+                if name.lower() not in columns:
+                    raise QueryAnalysisError(
+                        f"partitionBy({name!r}): there is no such column; there are "
+                        f"{', '.join(self._df.columns)}"
+                    )
+
+
+def _names(cols: Sequence[Any]) -> list[str]:
+    """Column names, given one by one or as one list."""
+    names = list(cols[0]) if len(cols) == 1 and isinstance(cols[0], (list, tuple)) else list(cols)
+    for name in names:
+        if not isinstance(name, str):
+            raise PySparkTypeError(
+                errorClass="NOT_EXPECTED_TYPE",
+                messageParameters={
+                    "arg_name": "cols",
+                    "expected_type": "str",
+                    "arg_type": type(name).__name__,
+                },
+            )
+    return names
+
+
+def _require_text(name: str, value: Any) -> None:
+    if not isinstance(value, str) or not value.strip():
+        raise PySparkValueError(
+            errorClass="VALUE_NOT_NON_EMPTY_STR",
+            messageParameters={"arg_name": name, "arg_value": str(value)},
+        )
+
+
+def _require_true(name: str, value: Any) -> None:
+    if value is not True:
+        raise PySparkValueError(
+            errorClass="VALUE_NOT_ALLOWED",
+            messageParameters={"arg_name": name, "allowed_values": "[True]"},
+        )
