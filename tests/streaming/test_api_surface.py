@@ -95,7 +95,7 @@ def test_the_public_surface_is_what_it_is_meant_to_be() -> None:
         [*pyspark.streaming.__all__, "State", "StateSpec"]
     )
     assert sorted(tidemill.testing.__all__) == ["BatchDriver", "ManualClock", "collected"]
-    receivers = ["HttpReceiver", "MqttReceiver", "MqttTls", "Receiver"]
+    receivers = ["HttpReceiver", "MqttReceiver", "MqttTls", "Receiver", "register_receiver"]
     assert sorted(tidemill.receivers.__all__) == receivers
     assert [getattr(tidemill.receivers, name).__name__ for name in receivers] == receivers
     from tidemill.streaming import DStream, StreamingContext
