@@ -50,6 +50,16 @@ class HadoopFileSystem:
     def listing(self, directory: str) -> list[HadoopStatus]:
         return self._parse(self._fs.listStatus(self._jvm.org.apache.hadoop.fs.Path(directory)))
 
+    def delete(self, path: str) -> bool:
+        """Remove a file. False if it is not there."""
+        return bool(self._fs.delete(self._jvm.org.apache.hadoop.fs.Path(path), False))
+
+    def move(self, path: str, target: str) -> bool:
+        """Give a file another path, making the directories of it. False if the file system refuses."""
+        new = self._jvm.org.apache.hadoop.fs.Path(target)
+        self._fs.mkdirs(new.getParent())
+        return bool(self._fs.rename(self._jvm.org.apache.hadoop.fs.Path(path), new))
+
     def _parse(self, statuses: Any) -> list[HadoopStatus]:
         return [
             HadoopStatus(
