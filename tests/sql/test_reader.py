@@ -20,6 +20,8 @@ from pyspark.sql.types import LongType, StructField, StructType
 import tidemill
 from tidemill.batches.batch import AdmissionLimit, Offset, OffsetRange, RangeSize
 from tidemill.errors import GraphError, UnsupportedError
+from tidemill.receivers import register_receiver
+from tidemill.receivers.socket_receiver import SocketReceiver
 from tidemill.sources.rate import RateSource
 from tidemill.sources.registry import unregister_source
 from tidemill.sources.table import SplitSource
@@ -109,8 +111,6 @@ def test_an_unknown_format_is_refused_with_the_near_one(spark: SparkSession) -> 
         spark.readStream.format("rat").load()
     with pytest.raises(GraphError, match=r"There are .*csv, .*register_source"):
         spark.readStream.format("gopher").load()
-    with pytest.raises(UnsupportedError, match="receiverStream"):
-        spark.readStream.format("mqtt").load()
     with pytest.raises(UnsupportedError, match=r"readStream\.table"):
         spark.readStream.changes("t")
 
@@ -234,6 +234,25 @@ def test_a_source_of_the_users_own(spark: SparkSession) -> None:
             spark.readStream.format("my-number").load()
     finally:
         unregister_source("my-numbers")
+
+
+def test_receivers_are_formats(spark: SparkSession) -> None:
+    http = spark.readStream.format("http").option("port", 8090).load()
+    assert http.schema.simpleString() == "struct<value:string>"
+    assert definition(http).make().description() == "Receiver[http: HttpReceiver]"
+    rows = spark.readStream.format("http").schema("a int, b string").option("port", 8090).load()
+    assert rows.columns == ["a", "b"]
+    assert definition(rows).make().schema() == rows.schema
+    with pytest.raises(GraphError, match=r"no option prot: did you mean port\?"):
+        spark.readStream.format("http").option("prot", 8090).load()
+    with pytest.raises(GraphError, match="port"):
+        spark.readStream.format("http").load()
+    register_receiver("ticker", lambda options: SocketReceiver(options["host"], 9))
+    try:
+        ticker = spark.readStream.format("ticker").schema("n int").option("host", "h").load()
+        assert ticker.columns == ["n"]
+    finally:
+        unregister_source("ticker")
 
 
 class Letters(SimpleDataSourceStreamReader):

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from tidemill.errors import UnsupportedError
 from tidemill.spark.format_options import format_options, is_file_format
 from tidemill.spark.placeholder import (
     SourceDefinition,
@@ -52,14 +51,13 @@ class ReadRequest:
 
 def stream_of(spark: SparkSession, request: ReadRequest) -> DataFrame:
     """The streaming DataFrame that ``readStream...load()`` gives."""
-    from tidemill.sources.registry import RECEIVER_FORMATS, source_named
+    from tidemill.receivers.receiver_formats import receiver_format
+    from tidemill.sources.registry import source_named
 
     format_name = request.format or str(spark.conf.get("spark.sql.sources.default", "parquet"))
-    factory = source_named(format_name)
+    factory = source_named(format_name) or receiver_format(format_name)
     if factory is not None:
-        return _made_by(factory, spark, format_name, request)
-    if format_name.lower() in RECEIVER_FORMATS:
-        return _of_receiver(spark, format_name, request)
+        return _made_by(_with_schema(factory, request.schema), spark, format_name, request)
     known = {name.lower() for name in FILE_FORMATS}
     python = None if format_name.lower() in known else _python_factory(spark, format_name, request)
     if python is not None:
@@ -169,11 +167,14 @@ def _files_source(
     return FilesSource(spark.sparkContext, path, options, schema, format_name)
 
 
-def _of_receiver(spark: SparkSession, format_name: str, request: ReadRequest) -> DataFrame:
-    raise UnsupportedError(
-        f"the receiver {format_name} cannot be read by a query yet: use tidemill.streaming "
-        "(ssc.receiverStream) for it, or write what it receives to files and read those"
-    )
+def _with_schema(factory: SourceFactory, schema: StructType | str | None) -> SourceFactory:
+    """A receiver gives its records the columns that the reader asks for; other sources have their own."""
+    from tidemill.receivers.table_source import ReceiverFormat
+
+    inner = getattr(factory, "_factory", factory)  # the registry wraps what users register
+    if schema is None or not isinstance(inner, ReceiverFormat):
+        return factory
+    return inner.with_schema(schema)
 
 
 def _python_factory(
@@ -215,9 +216,9 @@ def _struct_type(schema: StructType | str) -> StructType:
 
 
 def _unknown_format(format_name: str) -> QueryArgumentError:
-    from tidemill.sources.registry import names
+    from tidemill.sources.registry import RECEIVER_FORMATS, names
 
-    known = sorted({*FILE_FORMATS, *names()})
+    known = sorted({*FILE_FORMATS, *RECEIVER_FORMATS, *names()})
     near = nearest(format_name, known, 0.6)
     hint = f"did you mean {near}? " if near else ""
     return QueryArgumentError(

@@ -18,6 +18,7 @@ from tidemill.common.clock import Clock, SystemClock
 from tidemill.progress.listener_bus import ListenerBus
 from tidemill.sql import checkpoint_location
 from tidemill.sql.checkpoint_location import CheckpointLocation
+from tidemill.sql.options import Options
 from tidemill.sql.query import QueryExecution, StreamingQuery
 from tidemill.sql.query_errors import QueryArgumentError, QueryFailedError
 from tidemill.sql.query_events import query_started, query_terminated
@@ -196,7 +197,7 @@ class StreamingQueryManager(PySparkStreamingQueryManager):
                 sink=sink,
                 output_mode=output_mode,
                 trigger=ProcessingTime(0) if trigger is None else trigger,
-                options=dict(options or {}),
+                options=Options(options),
                 clock=used_clock,
                 bus=self._bus,
                 on_terminated=self._terminated,

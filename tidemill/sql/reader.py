@@ -27,8 +27,10 @@ class DataStreamReader(PySparkDataStreamReader):
         clicks = spark.readStream.schema("user string, at timestamp").json("/in/clicks")
         ticks = spark.readStream.format("rate").option("rowsPerSecond", 100).load()
 
-    Formats are text, csv, json, orc, parquet and xml files, rate, rate-micro-batch, socket, whatever
-    ``tidemill.register_source`` has added, and Python data sources (``spark.dataSource.register``).
+    Formats are text, csv, json, orc, parquet and xml files, rate, rate-micro-batch, socket, receivers (http,
+    mqtt, socket-receiver, raw-socket), whatever ``tidemill.register_source`` and
+    ``tidemill.receivers.register_receiver`` have added, and Python data sources
+    (``spark.dataSource.register``).
 
     Two options hold for every source that can be bounded. ``backpressure`` (true or false) lets batches
     take no more than they can process within the trigger's interval; without it the setting
