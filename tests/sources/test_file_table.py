@@ -23,6 +23,7 @@ from tidemill.checkpoint.local_storage import LocalStorage
 from tidemill.checkpoint.source_log import SourceLog
 from tidemill.errors import CheckpointError, GraphError
 from tidemill.sources import sink_manifest
+from tidemill.sources.clean_source import Archiver, Deleter
 from tidemill.sources.file_options import (
     FILE_FORMAT_OPTIONS,
     FILE_STREAM_OPTIONS,
@@ -625,6 +626,21 @@ def test_files_are_archived_with_their_paths(
     assert "is there already" in caplog.text
 
 
+def test_files_are_cleaned_through_hadoop(
+    sc: SparkContext, incoming: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    hadoop = HadoopFileSystem(sc, incoming.as_uri())
+    a, b = put(incoming, "a %[x]", 1), put(incoming, "b", 1)
+    deleter, archiver = Deleter(hadoop), Archiver(hadoop, f"file:{tmp_path}/archive")
+    deleter.clean([uri_of(str(b)), uri_of(str(b))])
+    archiver.clean([uri_of(str(a))])
+    deleter.stop()
+    archiver.stop()
+    assert os.listdir(incoming) == []
+    assert (tmp_path / "archive" / str(a)[1:]).exists()
+    assert "did not delete it" in caplog.text
+
+
 # The output of another query
 
 
@@ -806,9 +822,9 @@ def test_a_query_of_spark_goes_on_here_and_back(
     def run_here() -> list[str]:
         """What an engine does, for this one source: plan, write offsets, read, commit."""
         source = FilesSource(sc, str(incoming), {"maxFilesPerTrigger": "2"}, TEXT, "text")
-        source.start(
-            SourceRuntime(0, ManualClock(NOW_MS), SourceLog(LocalStorage(str(checkpoint)), "0"))
-        )
+        log = SourceLog(LocalStorage(str(checkpoint)), "0")
+        log.put("initial", [START])  # as the planner does: Spark does not mind
+        source.start(SourceRuntime(0, ManualClock(NOW_MS), log))
         last = max(int(name) for name in os.listdir(checkpoint / "commits") if name.isdigit())
         header, meta, offset = (checkpoint / "offsets" / str(last)).read_text().splitlines()
         start = json.loads(offset)

@@ -97,5 +97,5 @@ def require_apart(source: str, archive: str) -> None:
         if all(glob_regex(wanted).fullmatch(part) for wanted, part in pairs):
             raise GraphError(
                 f"option sourceArchiveDir is {archive!r}, where the stream would find the files again "
-                f"that it has read from {source!r}: choose a directory that is neither below nor above the input"
+                f"that it has read from {source!r}: choose a directory neither below nor above the input"
             )
