@@ -1,0 +1,162 @@
+"""What every sink must do, wherever it writes to."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from tests.sinks.output import FakeQuery, sorted_rows
+from tidemill.sinks.console import ConsoleSink
+from tidemill.sinks.files import FileSink
+from tidemill.sinks.foreach import ForeachSink
+from tidemill.sinks.foreach_batch import ForeachBatchSink
+from tidemill.sinks.memory import MemorySink
+from tidemill.sinks.noop import NoopSink
+from tidemill.sinks.sink import Sink
+from tidemill.sinks.table import TableSink
+
+SCHEMA = (
+    "i int, l long, d decimal(20,5), f double, b boolean, s string, t timestamp, n timestamp_ntz, day date, "
+    "raw binary, a array<int>, m map<string,long>, st struct<x:int,y:array<string>>"
+)
+FULL = (
+    1,
+    1 << 40,
+    Decimal("123456789.12345"),
+    0.5,
+    True,
+    "é",
+    datetime.datetime(2026, 3, 1, 12, 0, 0, 123456),  # noqa: DTZ001, as Spark's rows have them
+    datetime.datetime(2026, 3, 1, 12, 0, 0, 5),  # noqa: DTZ001
+    datetime.date(2026, 3, 1),
+    b"\x00\xff",
+    [1, None, 3],
+    {"k": 7},
+    Row(x=1, y=["p", None]),
+)
+NULLS = (None,) * len(FULL)
+
+
+@dataclass
+class Subject:
+    """A sink, made anew after each crash, and the rows that it has written where that can be seen."""
+
+    query: FakeQuery
+    make: Callable[[], Sink]
+    rows: Callable[[], DataFrame | None]
+    survives: bool = True
+
+
+@pytest.fixture(
+    params=["console", "noop", "memory", "parquet", "orc", "table", "foreach", "foreachBatch"]
+)
+def subject(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path) -> Any:
+    schema = StructType.fromDDL(SCHEMA)
+    name = f"contract_{request.param}"
+    query = FakeQuery(spark, tmp_path / "checkpoint", schema, name=name)
+    out = str(tmp_path / "out")
+    makers: dict[str, Callable[[], Sink]] = {
+        "console": ConsoleSink,
+        "noop": NoopSink,
+        "memory": lambda: MemorySink(name),
+        "parquet": lambda: FileSink("parquet", out),
+        "orc": lambda: FileSink("orc", out),
+        "table": lambda: TableSink(name, path=out),
+        "foreach": lambda: ForeachSink(_process),
+        "foreachBatch": lambda: ForeachBatchSink(
+            lambda df, batch_id: df.write.mode("overwrite").parquet(f"{out}/batch={batch_id}")
+        ),
+    }
+    readers: dict[str, Callable[[], DataFrame | None]] = {
+        "memory": lambda: spark.table(name),
+        "parquet": lambda: query.sink.table(),  # type: ignore[attr-defined]
+        "orc": lambda: query.sink.table(),  # type: ignore[attr-defined]
+        "table": lambda: spark.table(name),
+        "foreachBatch": lambda: spark.read.schema(schema).parquet(out).drop("batch"),
+    }
+    subject = Subject(
+        query,
+        makers[request.param],
+        readers.get(request.param, lambda: None),
+        survives=request.param != "memory",
+    )
+    query.start(subject.make())
+    yield subject
+    spark.sql(f"DROP TABLE IF EXISTS {name}") if request.param == "table" else None
+
+
+def _process(row: Row) -> None:
+    assert row.asDict() in (
+        dict(zip(row.__fields__, values, strict=True)) for values in (FULL, NULLS)
+    )
+
+
+def check(subject: Subject, expected: list[tuple[Any, ...]]) -> None:
+    rows = subject.rows()
+    if rows is not None:
+        assert sorted_rows(rows) == sorted(expected, key=repr)
+
+
+def test_all_types_come_through(subject: Subject) -> None:
+    subject.query.write(0, [FULL, NULLS])
+    subject.query.write(1, [FULL])
+    check(subject, [FULL, NULLS, FULL])
+
+
+def test_an_empty_batch(subject: Subject) -> None:
+    subject.query.write(0, [])
+    check(subject, [])
+    subject.query.write(1, [FULL])
+    subject.query.write(2, [])
+    check(subject, [FULL])
+
+
+def test_the_same_batch_again_changes_nothing(subject: Subject) -> None:
+    if not subject.query.sink.exactly_once:
+        pytest.skip("may have effects twice, and says so")
+    subject.query.write(0, [FULL])
+    subject.query.write(0, [FULL])
+    check(subject, [FULL])
+    if subject.survives:
+        subject.query.sink.stop()
+        subject.query.start(subject.make())
+        subject.query.write(0, [FULL])
+        check(subject, [FULL])
+    subject.query.write(1, [NULLS])
+    check(subject, [FULL, NULLS])
+
+
+def test_a_failing_batch_leaves_nothing(subject: Subject) -> None:
+    query = subject.query
+    query.write(0, [FULL])
+    rows = query.spark.createDataFrame([FULL] * 8, query.schema).repartition(2)
+    poison = F.when(F.rand() < 2, F.raise_error(F.lit("poison"))).otherwise(F.lit(True))
+    if isinstance(query.sink, ForeachBatchSink):
+        pytest.skip("what is left is up to the function")
+    with pytest.raises(Exception, match="poison"):
+        query.write(1, rows.where(poison))
+    check(subject, [FULL])
+    query.write(1, [NULLS])
+    check(subject, [FULL, NULLS])
+
+
+def test_stop_is_idempotent(subject: Subject) -> None:
+    subject.query.write(0, [FULL])
+    subject.query.sink.stop()
+    subject.query.sink.stop()
+    check(subject, [FULL])
+
+
+def test_a_sink_that_never_started_can_be_stopped(subject: Subject) -> None:
+    sink = subject.make()
+    assert sink.description()
+    sink.stop()

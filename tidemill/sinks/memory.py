@@ -1,0 +1,65 @@
+"""Keep all rows in memory, as a temporary view: for notebooks and tests."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tidemill.errors import CheckpointError, GraphError, IllegalStateError
+from tidemill.sinks.sink import COMPLETE, BatchOutput, Sink, SinkRuntime
+from tidemill.spark.memory_table import MemoryTable
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+class MemorySink(Sink):
+    """The rows so far are a temporary view with the name of the query, and stay as long as the session::
+
+        df.writeStream.format("memory").queryName("counts").outputMode("complete").start()
+        spark.table("counts").show()
+
+    Rows are gone with the driver. So a query in append or update mode, which has read part of its input
+    already, cannot be continued from its checkpoint; one in complete mode can, because it writes all rows
+    again.
+    """
+
+    def __init__(self, query_name: str | None) -> None:
+        if not query_name:
+            raise GraphError(
+                "the memory sink needs a name for its view: add .queryName('some_name') before start()"
+            )
+        self._name = query_name
+        self._table: MemoryTable | None = None
+        self._last_batch_id = -1
+
+    def description(self) -> str:
+        return "MemorySink"
+
+    def start(self, runtime: SinkRuntime) -> None:
+        if runtime.output_mode != COMPLETE and runtime.checkpoint.list("offsets"):
+            raise CheckpointError(
+                f"the memory sink cannot continue from the checkpoint {runtime.checkpoint.uri} in "
+                f"{runtime.output_mode} mode: the rows of its earlier batches were in the memory of a driver "
+                "that is gone. Start with another checkpointLocation, or with none, to read everything "
+                "again; or use outputMode('complete').",
+                runtime.checkpoint.uri,
+            )
+        self._table = MemoryTable(runtime.session, runtime.schema_json)
+        self._table.create_view(self._name)
+
+    def table(self) -> DataFrame:
+        """The rows that are there at the first action on it; ask again for later ones."""
+        return self._started().dataframe()
+
+    def write(self, output: BatchOutput) -> int | None:
+        if output.batch_id <= self._last_batch_id:
+            output.count()
+            return 0
+        written = self._started().write(output.batch_id, output.collected(), output.replaces)
+        self._last_batch_id = output.batch_id
+        return written
+
+    def _started(self) -> MemoryTable:
+        if self._table is None:
+            raise IllegalStateError("the memory sink has not started")
+        return self._table

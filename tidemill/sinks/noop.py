@@ -1,0 +1,13 @@
+"""Compute every batch and keep nothing: for benchmarks, and for queries that are run for their state."""
+
+from __future__ import annotations
+
+from tidemill.sinks.sink import BatchOutput, Sink
+
+
+class NoopSink(Sink):
+    def description(self) -> str:
+        return "NoopTable"
+
+    def write(self, output: BatchOutput) -> int | None:
+        return output.count()

@@ -1,0 +1,119 @@
+"""Which sink a writer has asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+from tidemill.common.config import boolean
+from tidemill.common.suggestions import did_you_mean
+from tidemill.errors import GraphError, UnsupportedError
+from tidemill.sinks.console import ConsoleSink
+from tidemill.sinks.file_options import OF_THE_QUERY
+from tidemill.sinks.files import FileSink
+from tidemill.sinks.foreach import ForeachSink
+from tidemill.sinks.foreach_batch import ForeachBatchSink
+from tidemill.sinks.memory import MemorySink
+from tidemill.sinks.noop import NoopSink
+from tidemill.sinks.sink import Sink, as_options
+
+FILE_FORMATS = ("avro", "csv", "json", "orc", "parquet", "text", "xml")
+FORMATS = ("console", "memory", "noop", *FILE_FORMATS)
+# Spark has these, by packages or for its own tests; near names would be misleading.
+ELSEWHERE = ("kafka", "delta", "iceberg", "hudi", "jdbc", "socket", "rate")
+
+
+def sink_for(
+    format: str | None,
+    path: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    partition_by: Sequence[str] = (),
+    query_name: str | None = None,
+    foreach: Any = None,
+    foreach_batch: Callable[..., Any] | None = None,
+    query_options: Collection[str] = (),
+) -> Sink:
+    """The sink of a writer. ``path`` may be among the options, as in PySpark; ``query_options`` are names of
+    further options that the query itself reads. Refuses, with the near name, what nobody knows.
+
+    >>> sink_for("console", options={"numRows": 5}).description()
+    'ConsoleTable[numRows=5, truncate=true]'
+    """
+    given = dict(options or {})
+    by_name = as_options(given)
+    if foreach is not None or foreach_batch is not None:
+        what = "foreachBatch" if foreach_batch is not None else "foreach"
+        _require(what, given, (), query_options, partition_by)
+        return (
+            ForeachBatchSink(foreach_batch) if foreach_batch is not None else ForeachSink(foreach)
+        )
+    name = (format or "parquet").lower()
+    if name == "console":
+        _require(name, given, ("numRows", "truncate"), query_options, partition_by)
+        return ConsoleSink(
+            _option(by_name, "numRows", _rows, 20), _option(by_name, "truncate", boolean, True)
+        )
+    if name == "memory":
+        _require(name, given, (), query_options, partition_by)
+        return MemorySink(query_name)
+    if name == "noop":
+        _require(name, given, (), query_options, partition_by)
+        return NoopSink()
+    _require_writable(format or "parquet")
+    target = path or by_name.get("path")
+    if not target:
+        raise GraphError(
+            f"the {name} sink needs a directory: .start('/some/directory') or .option('path', ...)"
+        )
+    of_query = {each.lower() for each in query_options}
+    for_files = {key: value for key, value in given.items() if str(key).lower() not in of_query}
+    return FileSink(format or "parquet", target, partition_by, for_files)
+
+
+def _require_writable(format: str) -> None:
+    """Refuse what is certainly no format of files; of other names Spark is asked when the query starts."""
+    if format.lower() in FILE_FORMATS or "." in format:
+        return
+    if format.lower() in ELSEWHERE:
+        raise UnsupportedError(
+            f"there is no sink for the format {format}: write it in foreachBatch, with Spark's own "
+            "batch writer"
+        )
+    near = did_you_mean(format, FORMATS)
+    if near:
+        raise GraphError(f"there is no sink for the format {format}.{near}")
+
+
+def _require(
+    what: str,
+    options: Mapping[str, Any],
+    known: Sequence[str],
+    query_options: Collection[str],
+    partition_by: Sequence[str],
+) -> None:
+    if partition_by:
+        raise GraphError(f"the {what} sink cannot be partitioned: leave out partitionBy")
+    names = [*known, *OF_THE_QUERY, *query_options]
+    lower_case = {name.lower() for name in names}
+    for name in map(str, options):
+        # A name with a dot is a setting, not an option of a sink.
+        if name.lower() not in lower_case and "." not in name:
+            raise GraphError(f"the {what} sink has no option {name}.{did_you_mean(name, names)}")
+
+
+def _option(
+    options: Mapping[str, str], name: str, parse: Callable[[str], Any], default: Any
+) -> Any:
+    text = options.get(name.lower())
+    if text is None:
+        return default
+    try:
+        return parse(text.strip())
+    except ValueError as error:
+        raise GraphError(f"option {name} is {text!r}: {error}") from None
+
+
+def _rows(text: str) -> int:
+    if not text.isascii() or not text.isdigit():
+        raise ValueError("expected a whole number of rows")
+    return int(text)

@@ -1,0 +1,49 @@
+"""A table in the memory of the driver's JVM that grows while others query it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import DataFrame
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class MemoryTable:
+    """Spark's own memory sink, filled from here. Every query sees the rows of the moment when it is planned.
+
+    Rows go from JVM to JVM: Python never sees them.
+    """
+
+    def __init__(self, session: SparkSession, schema_json: str) -> None:
+        self._session = session
+        jvm: Any = session.sparkContext._jvm
+        types = jvm.org.apache.spark.sql.types
+        schema = types.DataType.fromJson(schema_json)
+        utils = getattr(
+            getattr(jvm, "org.apache.spark.sql.catalyst.types.DataTypeUtils$"), "MODULE$"
+        )
+        sources = jvm.org.apache.spark.sql.execution.streaming.sources
+        self._sink = sources.MemorySink()
+        self._plan = sources.MemoryPlan(self._sink, utils.toAttributes(schema))
+        self._datasets = jvm.org.apache.spark.sql.classic.Dataset
+
+    def create_view(self, name: str) -> None:
+        """Make it a temporary view, in place of one of that name."""
+        self._dataset().createOrReplaceTempView(name)
+
+    def dataframe(self) -> DataFrame:
+        return DataFrame(self._dataset(), self._session)
+
+    def write(self, batch_id: int, rows: DataFrame, replaces: bool) -> int:
+        """Add the rows, or put them in the place of all others. How many there are.
+
+        A batch that is not newer than the newest one changes nothing.
+        """
+        collected = rows._jdf.queryExecution().executedPlan().executeCollectPublic()
+        self._sink.write(batch_id, replaces, collected)
+        return len(collected)
+
+    def _dataset(self) -> Any:
+        return self._datasets.ofRows(self._session._jsparkSession, self._plan)
