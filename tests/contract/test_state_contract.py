@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import fs
 
+from tidemill.batches.state_maintenance import write_snapshot
 from tidemill.checkpoint.arrow_storage import ArrowStorage
 from tidemill.checkpoint.local_storage import LocalStorage
 from tidemill.checkpoint.storage import Storage
@@ -25,7 +26,6 @@ from tidemill.state.partition_state import (
     attempt,
     reading,
 )
-from tidemill.streaming.state_maintenance import write_snapshot
 
 Contents = dict[bytes, tuple[bytes | None, int]]
 

@@ -13,12 +13,12 @@ from typing import Any, BinaryIO
 import pytest
 
 from tests.state.helpers import applied, contents, read, restart_process, run, run_all, state_in
+from tidemill.batches.state_maintenance import write_snapshot
 from tidemill.checkpoint.local_storage import LocalStorage
 from tidemill.errors import DamagedCheckpointError
 from tidemill.state import local_store
 from tidemill.state.partition_files import Chain, PartitionFiles
 from tidemill.state.partition_state import OperatorState, attempt, reading
-from tidemill.streaming.state_maintenance import write_snapshot
 
 
 @pytest.fixture(autouse=True)

@@ -17,11 +17,11 @@ import pytest
 from pyspark import SparkContext
 
 from tests.conftest import Stream
+from tidemill.batches.state_maintenance import StateMaintenance
 from tidemill.common.fault_points import COUNTERS, PLAN
 from tidemill.state.operators import StateOperators
 from tidemill.state.reader import read_state
 from tidemill.streaming import StateSpec
-from tidemill.streaming.state_maintenance import StateMaintenance
 
 KEYS = 20
 

@@ -21,8 +21,8 @@ from tests.state.helpers import (
     state_in,
 )
 from tests.state.worker import Worker
+from tidemill.batches.state_maintenance import write_snapshot
 from tidemill.state.partition_state import OperatorState, reading
-from tidemill.streaming.state_maintenance import write_snapshot
 
 MANY = {b"key %d" % n: b"first" for n in range(40_000)}
 """More than fits into one transaction of loading."""

@@ -30,12 +30,12 @@ from tests.state.helpers import (
     run,
     state_in,
 )
+from tidemill.batches.state_maintenance import write_snapshot
 from tidemill.errors import DamagedCheckpointError
 from tidemill.state import state_file
 from tidemill.state.local_store import LocalReader, LocalStore
 from tidemill.state.partition_files import PartitionFiles, batch_of
 from tidemill.state.partition_state import OperatorState, attempt, reading
-from tidemill.streaming.state_maintenance import write_snapshot
 
 KEYS = [
     *(b"s%d" % n for n in range(8)),

@@ -41,3 +41,10 @@ def sliced(data: Bytes, offsets: Bytes) -> pa.BinaryArray:
 def cut(data: Bytes, lengths: Bytes) -> pa.BinaryArray:
     """Bytes as values of such lengths, one after another."""
     return sliced(data, np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]))
+
+
+def as_array(values: Any, type: pa.DataType) -> pa.Array:
+    """A list, an array of numpy or one of Arrow as the latter, in one piece."""
+    if isinstance(values, pa.ChunkedArray):
+        return values.combine_chunks()
+    return values if isinstance(values, pa.Array) else pa.array(values, type)

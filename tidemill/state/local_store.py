@@ -4,71 +4,36 @@ It is a cache of the durable files. A batch reads the version before it here and
 durable file; the next batch brings the environment up to that file, if it is the one that was committed,
 and goes on. Losing it costs time, nothing else.
 
-``data`` has ``key -> time, value``; ``by_time`` has ``time + key`` for operators whose keys time out;
-``meta`` the version, and how many files of changes it was made of. A key that is too long for LMDB is kept in
-the value, under its hash.
+``data`` has ``key -> time, value``, as ``packing`` draws it; ``by_time`` has ``time + key`` for operators
+whose keys time out; ``meta`` the version, and how many files of changes it was made of.
 """
 
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import logging
 import os
 import shutil
-import struct
 import tempfile
 import threading
 import uuid
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, cast
 from weakref import WeakValueDictionary
 
 import lmdb
+import pyarrow as pa
 
+from tidemill.state.local_reader import CHANGES, VERSION, LocalReader, pairs_of
+from tidemill.state.packing import TIME_BYTES, pack_many
 from tidemill.state.partition_files import PartitionFiles, batch_of
-from tidemill.state.state_file import Record, new_record
 
 logger = logging.getLogger(__name__)
 
-LONGEST_KEY = 500  # LMDB has 511, of which the index takes 8
 MAP_BYTES = 1 << 38  # a process may have hundreds open in 2 ** 47 bytes of addresses
-_TIME = struct.Struct(">Q")
-_LENGTH = struct.Struct(">I")
-# Times are written so that their bytes are in the order of time, before 1970 too.
-_TIME_ZERO = 1 << 63
-_HASHED = 0xFF
-_VERSION = b"version"
-_CHANGES = b"changes"
 _LOADING = "loading "
 _MOST_OPEN = 64
-
-
-def _short_key(key: bytes) -> bytes:
-    # LMDB has no empty keys either.
-    if 0 < len(key) <= LONGEST_KEY and key[0] != _HASHED:
-        return key
-    return b"\xff" + hashlib.sha256(key).digest()
-
-
-def _pack(short: bytes, key: bytes, value: bytes, time_ms: int) -> bytes:
-    time = _TIME.pack(time_ms + _TIME_ZERO)
-    return time + value if short is key else time + _LENGTH.pack(len(key)) + key + value
-
-
-def _unpack(short: bytes, packed: bytes) -> Record:
-    time_ms = _TIME.unpack_from(packed)[0] - _TIME_ZERO
-    if short[0] != _HASHED:
-        return new_record((short, packed[8:], time_ms))
-    (length,) = _LENGTH.unpack_from(packed, 8)
-    return new_record((packed[12 : 12 + length], packed[12 + length :], time_ms))
-
-
-def _pairs(found: Any) -> Iterable[tuple[bytes, bytes]]:
-    """What LMDB gives out of a transaction that was begun without buffers."""
-    return cast("Iterable[tuple[bytes, bytes]]", found)
 
 
 class LocalStore:
@@ -138,11 +103,13 @@ class LocalStore:
             self._load(files, version, held, changes)
             return True
 
-    def _step(self, batches: Iterable[list[Record]], held: str, version: str, changes: int) -> None:
+    def _step(
+        self, batches: Iterable[pa.RecordBatch], held: str, version: str, changes: int
+    ) -> None:
         with self._env.begin(write=True) as txn:
             self._check(txn, held)
-            for records in batches:
-                self._apply(txn, records, is_new=False)
+            for batch in batches:
+                self._apply(txn, batch, is_new=False)
             self._name(txn, version, changes + 1)
 
     def _load(
@@ -160,10 +127,10 @@ class LocalStore:
         try:
             for name in chain.names:
                 with files.opened(name) as (header, batches):
-                    for records in batches:
+                    for batch in batches:
                         with self._env.begin(write=True) as txn:
                             self._check(txn, loading)
-                            self._apply(txn, records, is_new=header.kind == "snapshot")
+                            self._apply(txn, batch, is_new=header.kind == "snapshot")
                     changes += header.kind == "changes"
         except FileNotFoundError:
             # A snapshot may have taken the place of this file since the way was looked up.
@@ -177,36 +144,57 @@ class LocalStore:
 
     def _check(self, txn: lmdb.Transaction, name: str) -> None:
         # The lock keeps others out, unless the folder with the lock in it was cleared meanwhile.
-        if txn.get(_VERSION, db=self._meta) != name.encode():
+        if txn.get(VERSION, db=self._meta) != name.encode():
             raise lmdb.Error(f"{self.path} was changed by another process meanwhile")
 
-    def _apply(self, txn: lmdb.Transaction, records: list[Record], is_new: bool) -> None:
-        changes: dict[bytes, bytes | None] = {}
-        for key, value, time_ms in records:
-            short = _short_key(key)
-            changes[short] = None if value is None else _pack(short, key, value, time_ms)
+    def _apply(self, txn: lmdb.Transaction, batch: pa.RecordBatch, is_new: bool) -> None:
+        shorts, packed = pack_many(*batch.columns)
+        changes = dict(
+            zip(shorts, packed, strict=True)
+        )  # of a key that comes twice the last counts
         ordered = sorted(changes)
-        puts = [(short, packed) for short in ordered if (packed := changes[short]) is not None]
+        now = [changes[short] for short in ordered]
         cursor = txn.cursor(self._data)
         if self._by_time is not None:
-            index = txn.cursor(self._by_time)
-            if not is_new:
-                for short, packed in _pairs(cursor.getmulti(ordered)):
-                    if index.set_key(packed[:8] + short):
-                        index.delete()
-            index.putmulti(sorted((packed[:8] + short, b"") for short, packed in puts))
-        if len(puts) < len(ordered):
-            for short in ordered:
-                if changes[short] is None and cursor.set_key(short):
+            before = {} if is_new else dict(pairs_of(cursor.getmulti(ordered)))
+            self._apply_times(txn.cursor(self._by_time), ordered, before, now)
+        if None in now:
+            for short, value in zip(ordered, now, strict=True):
+                if value is None and cursor.set_key(short):
                     cursor.delete()
-        cursor.putmulti(puts)
+        cursor.putmulti(
+            [(short, value) for short, value in zip(ordered, now, strict=True) if value is not None]
+        )
+
+    def _apply_times(
+        self,
+        index: lmdb.Cursor,
+        shorts: list[bytes],
+        before: dict[bytes, bytes],
+        now: list[bytes | None],
+    ) -> None:
+        # Where the time of a key does not change, such as the end of a window, nothing is to be done.
+        gone, come = [], []
+        for short, value in zip(shorts, now, strict=True):
+            old = before.get(short)
+            old_time = None if old is None else old[:TIME_BYTES]
+            new_time = None if value is None else value[:TIME_BYTES]
+            if old_time != new_time:
+                if old_time is not None:
+                    gone.append(old_time + short)
+                if new_time is not None:
+                    come.append((new_time + short, b""))
+        for indexed in sorted(gone):
+            if index.set_key(indexed):
+                index.delete()
+        index.putmulti(sorted(come))
 
     def _name(self, txn: lmdb.Transaction, version: str | None, changes: int) -> None:
         if version is None:
-            txn.delete(_VERSION, db=self._meta)
+            txn.delete(VERSION, db=self._meta)
         else:
-            txn.put(_VERSION, version.encode(), db=self._meta)
-        txn.put(_CHANGES, str(changes).encode(), db=self._meta)
+            txn.put(VERSION, version.encode(), db=self._meta)
+        txn.put(CHANGES, str(changes).encode(), db=self._meta)
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -216,50 +204,6 @@ class LocalStore:
             yield
         finally:
             os.close(handle)
-
-
-class LocalReader:
-    """One consistent view of an environment, whatever is written meanwhile."""
-
-    def __init__(
-        self,
-        txn: lmdb.Transaction,
-        data: lmdb._Database,
-        by_time: lmdb._Database | None,
-        meta: lmdb._Database,
-    ) -> None:
-        self._txn = txn
-        self._data = data
-        self._by_time = by_time
-        name = txn.get(_VERSION, db=meta)
-        self.version: str | None = None if name is None else bytes(name).decode()
-        # How many files of changes the way here had, since a snapshot or since the beginning.
-        self.changes = int(bytes(txn.get(_CHANGES, b"0", db=meta)))
-
-    def get_many(self, keys: Iterable[bytes]) -> dict[bytes, Record]:
-        """The records of those keys that are there, by key."""
-        found = self._txn.cursor(self._data).getmulti(sorted(map(_short_key, keys)))
-        return {(r := _unpack(short, packed)).key: r for short, packed in _pairs(found)}
-
-    def scan(self) -> Iterator[Record]:
-        for short, packed in _pairs(self._txn.cursor(self._data)):
-            yield _unpack(short, packed)
-
-    def expired(self, before_ms: int) -> Iterator[Record]:
-        """The records that were last touched before a time, the oldest first."""
-        assert self._by_time is not None
-        until = _TIME.pack(before_ms + _TIME_ZERO)
-        for indexed, _ in _pairs(self._txn.cursor(self._by_time)):
-            if indexed >= until:
-                return
-            short = indexed[8:]
-            packed = self._txn.get(short, db=self._data)
-            assert isinstance(packed, bytes)
-            yield _unpack(short, packed)
-
-    @property
-    def keys(self) -> int:
-        return int(self._txn.stat(self._data)["entries"])
 
 
 def _inode(path: str) -> int | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from urllib.parse import quote
 
@@ -13,6 +13,7 @@ from tidemill.checkpoint.storage import Storage
 from tidemill.errors import IllegalStateError
 from tidemill.state.partition_files import INITIAL
 from tidemill.state.partition_state import OperatorState, WrittenVersion
+from tidemill.state.reports import StateReport
 from tidemill.state.state_file import damaged
 
 Versions = tuple[str | None, ...]
@@ -93,12 +94,22 @@ class StateOperators:
     def is_committed(self, batch_id: int) -> bool:
         return batch_id in self.history
 
-    def written(self, operator: str, batch_id: int, reports: list[WrittenVersion]) -> Versions:
-        """All partitions of an operator have been computed for the running batch."""
+    def written(
+        self, operator: str, batch_id: int, reports: Sequence[WrittenVersion | StateReport]
+    ) -> Versions:
+        """All partitions of an operator have been computed for the running batch.
+
+        One without a version has not changed, and keeps the version that it had.
+        """
         with self._lock:
-            versions = tuple(report.version for report in reports)
+            versions: Versions = tuple(report.version for report in reports)
+            if None in versions:
+                before = self.base(operator, batch_id, len(reports))
+                versions = tuple(new or old for new, old in zip(versions, before, strict=True))
             self._running.setdefault(batch_id, {})[operator] = versions
             for partition, report in enumerate(reports):
+                if report.version is None:
+                    continue
                 # A driver that has just started knows of no versions: the task has seen them.
                 since = self._since.setdefault(
                     (operator, partition), SinceSnapshot(report.changes_before)

@@ -14,14 +14,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from urllib.parse import quote
 
+import pyarrow as pa
+
 from tidemill.checkpoint.storage import Storage
 from tidemill.errors import DamagedCheckpointError
 from tidemill.state.state_file import (
-    Record,
     StateFileWriter,
     StateHeader,
     damaged,
-    open_state_file,
+    open_state_batches,
     read_header,
 )
 
@@ -63,9 +64,9 @@ class PartitionFiles:
             yield StateFileWriter(file, header)
 
     @contextmanager
-    def opened(self, name: str) -> Iterator[tuple[StateHeader, Iterable[list[Record]]]]:
+    def opened(self, name: str) -> Iterator[tuple[StateHeader, Iterable[pa.RecordBatch]]]:
         """A file, whole and in its place. ``FileNotFoundError`` if it is not there."""
-        with open_state_file(self.storage, f"{self.folder}/{name}") as (header, batches):
+        with open_state_batches(self.storage, f"{self.folder}/{name}") as (header, batches):
             self._check_place(name, header)
             yield header, batches
 

@@ -24,15 +24,18 @@ from tempfile import SpooledTemporaryFile
 from typing import Any, BinaryIO, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tidemill.checkpoint.storage import Storage
 from tidemill.errors import DamagedCheckpointError
+from tidemill.state.binary_arrays import as_array
 
 FORMAT = 1
 SCHEMA = pa.schema([("key", pa.binary()), ("value", pa.binary()), ("time", pa.int64())])
 _TRAILER = b"crc:"
 _HEADER_BYTES = 64 << 10
 _IN_MEMORY = 64 << 20
+_PIECE_BYTES = 8 << 20
 _ROWS_AT_ONCE = 16_384
 _BYTES_AT_ONCE = 4 << 20
 
@@ -60,12 +63,13 @@ class StateHeader:
 
 
 class StateFileWriter:
-    """Takes records one by one; keeps only some of them in memory."""
+    """Takes records one by one, or many at once; keeps only some of them in memory."""
 
     def __init__(self, file: BinaryIO, header: StateHeader) -> None:
         self._file = _ChecksumWriter(file)
         schema = SCHEMA.with_metadata({"tidemill": json.dumps(asdict(header))})
-        options = pa.ipc.IpcWriteOptions(compression="lz4")
+        # To hand a few kilobytes to other threads takes a millisecond.
+        options = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
         self._writer = pa.ipc.new_stream(pa.PythonFile(self._file, "w"), schema, options=options)
         self._schema = schema
         self._rows: list[tuple[bytes, bytes | None, int]] = []
@@ -77,6 +81,19 @@ class StateFileWriter:
         self._pending_bytes += len(key) + (0 if value is None else len(value))
         if len(self._rows) >= _ROWS_AT_ONCE or self._pending_bytes >= _BYTES_AT_ONCE:
             self._flush()
+
+    def add_many(self, keys: Any, values: Any, times_ms: Any) -> None:
+        """Add records by column. They are written in the order of their keys, as the store wants them
+        when the file is read; of a key that comes twice the last one counts.
+        """
+        self._flush()
+        columns = map(as_array, (keys, values, times_ms), SCHEMA.types)
+        batch = pa.record_batch(list(columns), schema=self._schema)
+        batch = batch.take(pc.array_sort_indices(batch.column(0)))
+        rows = max(1, min(_ROWS_AT_ONCE, len(keys) * _BYTES_AT_ONCE // (batch.nbytes + 1)))
+        for start in range(0, len(keys), rows):
+            self._writer.write_batch(batch.slice(start, rows))
+        self.records += len(keys)
 
     def finish(self) -> int:
         """Write what is left and the checksum. The size of the file."""
@@ -123,22 +140,30 @@ class _ChecksumWriter:
 
 
 @contextmanager
-def open_state_file(
+def open_state_batches(
     storage: Storage, path: str
-) -> Iterator[tuple[StateHeader, Iterable[list[Record]]]]:
-    """The header of a file and its records, some thousands at a time."""
+) -> Iterator[tuple[StateHeader, Iterable[pa.RecordBatch]]]:
+    """The header of a file and its columns, some thousands of records at a time."""
     with SpooledTemporaryFile(max_size=_IN_MEMORY) as local:
-        _copy_checked(storage, path, local)
-        local.seek(0)
-        reader = _open_stream(pa.PythonFile(local, "r"), storage, path)
+        source = _copy_checked(storage, path, local)
+        reader = _open_stream(source, storage, path)
         header = _header(reader.schema, storage, path)
         if reader.schema.remove_metadata() != SCHEMA:
             raise damaged(storage, path, f"it has other columns ({', '.join(reader.schema.names)})")
+        yield header, reader
+
+
+@contextmanager
+def open_state_file(
+    storage: Storage, path: str
+) -> Iterator[tuple[StateHeader, Iterable[list[Record]]]]:
+    """The same as records."""
+    with open_state_batches(storage, path) as (header, batches):
         yield (
             header,
             (
                 list(map(new_record, zip(*(c.to_pylist() for c in batch.columns), strict=True)))
-                for batch in reader
+                for batch in batches
             ),
         )
 
@@ -153,7 +178,7 @@ def read_header(storage: Storage, path: str) -> StateHeader:
 def _open_stream(source: Any, storage: Storage, path: str) -> pa.RecordBatchStreamReader:
     # It reads from memory or a local copy: whatever it dislikes is in the file, not on the way to it.
     try:
-        return pa.ipc.open_stream(source)
+        return pa.ipc.open_stream(source, options=pa.ipc.IpcReadOptions(use_threads=False))
     except (pa.ArrowException, OSError) as error:
         raise damaged(storage, path, f"it cannot be read ({error})") from None
 
@@ -173,19 +198,31 @@ def _header(schema: pa.Schema, storage: Storage, path: str) -> StateHeader:
         raise damaged(storage, path, f"it has no header ({error})") from None
 
 
-def _copy_checked(storage: Storage, path: str, target: Any) -> None:
+def _copy_checked(storage: Storage, path: str, local: Any) -> Any:
+    """What Arrow reads the file from: memory, or a local copy of a large one."""
     checksum = 0
     tail = b""
+    pieces = 0
     with storage.open_read(path) as file:
-        while piece := file.read(1 << 20):
+        while piece := file.read(_PIECE_BYTES):
             piece = tail + piece
-            body, tail = piece[:-8], piece[-8:]
+            body, tail = memoryview(piece)[:-8], piece[-8:]
             checksum = zlib.crc32(body, checksum)
-            target.write(body)
+            pieces += 1
+            if pieces == 1:
+                first = body
+                continue
+            if pieces == 2:
+                local.write(first)
+            local.write(body)
     if len(tail) < 8 or tail[:4] != _TRAILER:
         raise damaged(storage, path, "its end is missing")
     if int.from_bytes(tail[4:], "big") != checksum:
         raise damaged(storage, path, "its checksum is wrong")
+    if pieces == 1:
+        return pa.BufferReader(first)
+    local.seek(0)
+    return pa.PythonFile(local, "r")
 
 
 def damaged(storage: Storage, path: str, finding: str) -> DamagedCheckpointError:

@@ -13,7 +13,6 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from pyspark import RDD, StorageLevel
-from pyspark.accumulators import AccumulatorParam
 
 from tidemill.errors import GraphError
 from tidemill.spark.combine import compute_fully, place_by_key
@@ -28,25 +27,11 @@ from tidemill.state.partition_state import (
     attempt,
     reading,
 )
+from tidemill.state.reports import Reports, ReportsParam, take_reports
 from tidemill.streaming.node import DStreamNode
 
 if TYPE_CHECKING:
     from pyspark import Accumulator, SparkContext
-
-Reports = dict[tuple[str, int, int], WrittenVersion]
-"""Operator, batch and partition to what a task has written."""
-
-
-class ReportsParam(AccumulatorParam["Reports"]):
-    """The first report of a partition counts; a copy of its task has written the same elsewhere."""
-
-    def zero(self, value: Reports) -> Reports:
-        return {}
-
-    def addInPlace(self, value1: Reports, value2: Reports) -> Reports:
-        for key, report in value2.items():
-            value1.setdefault(key, report)
-        return value1
 
 
 class StateFunction(ABC):
@@ -146,15 +131,8 @@ class StatefulNode(DStreamNode):
 
     def _collect_reports(self, batch_id: int) -> list[WrittenVersion]:
         assert self._reports is not None
-        reports = self._reports.value
-        mine = [
-            reports.pop((self.operator_id, batch_id, partition))
-            for partition in range(self.num_partitions)
-        ]
-        # Late reports of copies and of computing something again: nobody will ask for them.
-        for key in [key for key in reports if key[1] < batch_id]:
-            del reports[key]
-        return mine
+        partitions = range(self.num_partitions)
+        return take_reports(self._reports.value, self.operator_id, batch_id, partitions)
 
 
 class StateSnapshotsNode(DStreamNode):

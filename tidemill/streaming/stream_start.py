@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from tidemill.batches.durable import DurableBatches
+from tidemill.batches.state_maintenance import StateMaintenance
 from tidemill.checkpoint.program_file import PROGRAM, ProgramHeader, write_program
 from tidemill.common.clock import Clock
 from tidemill.common.fault_points import fault_point
@@ -32,7 +33,6 @@ from tidemill.streaming.job_scheduler import JobScheduler
 from tidemill.streaming.program import Recovered, header_of, name_operators, pickle_graph
 from tidemill.streaming.rate_feed import RateFeed
 from tidemill.streaming.receiver_streams import StreamReceivers, receiver_sources
-from tidemill.streaming.state_maintenance import StateMaintenance
 from tidemill.streaming.stateful_node import StatefulNode
 from tidemill.streaming.upgrade import Renames, carry_over
 

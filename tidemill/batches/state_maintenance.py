@@ -110,8 +110,8 @@ def write_snapshot(state: OperatorState, partition: int, version: str) -> int:
         reading(state, partition, version) as reader,
         state.files(partition).writing(version, None, "snapshot") as writer,
     ):
-        for record in reader.scan():
-            writer.add(*record)
+        for chunk in reader.scan_chunks():
+            writer.add_many(*chunk)
         size = writer.finish()
         fault_point("state.before-snapshot")
     fault_point("state.after-snapshot")

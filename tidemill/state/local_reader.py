@@ -1,0 +1,126 @@
+"""Reading the local store: single records, some keys at once, or everything in chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidemill.state.packing import (
+    TIME_BYTES,
+    IntArray,
+    are_short,
+    pack_time,
+    short_key,
+    unpack,
+    unpack_many,
+    unpack_value,
+)
+from tidemill.state.state_file import Record
+
+if TYPE_CHECKING:
+    import lmdb
+
+VERSION = b"version"
+CHANGES = b"changes"
+ROWS_AT_ONCE = 10_000
+
+
+class Chunk(NamedTuple):
+    """Some records, by column."""
+
+    keys: list[bytes]
+    values: list[bytes]
+    times_ms: IntArray
+
+
+def pairs_of(found: Any) -> list[tuple[bytes, bytes]]:
+    """What LMDB gives out of a transaction that was begun without buffers."""
+    return cast("list[tuple[bytes, bytes]]", found)
+
+
+def as_list(keys: Sequence[bytes] | pa.BinaryArray) -> Sequence[bytes]:
+    return keys.to_pylist() if isinstance(keys, pa.Array) else keys
+
+
+class LocalReader:
+    """One consistent view of an environment, whatever is written meanwhile."""
+
+    def __init__(
+        self,
+        txn: lmdb.Transaction,
+        data: lmdb._Database,
+        by_time: lmdb._Database | None,
+        meta: lmdb._Database,
+    ) -> None:
+        self._txn = txn
+        self._data = data
+        self._by_time = by_time
+        name = txn.get(VERSION, db=meta)
+        self.version: str | None = None if name is None else bytes(name).decode()
+        # How many files of changes the way here had, since a snapshot or since the beginning.
+        self.changes = int(bytes(txn.get(CHANGES, b"0", db=meta)))
+
+    def get_many(self, keys: Iterable[bytes]) -> dict[bytes, Record]:
+        """The records of those keys that are there, by key."""
+        found = self._txn.cursor(self._data).getmulti(sorted(map(short_key, keys)))
+        return {(r := unpack(short, packed)).key: r for short, packed in pairs_of(found)}
+
+    def get_values(self, keys: Sequence[bytes] | pa.BinaryArray) -> list[bytes | None]:
+        """The values of keys, in their order; None where there is none."""
+        shorts = [short_key(key) for key in as_list(keys)]
+        found = dict(pairs_of(self._txn.cursor(self._data).getmulti(sorted(shorts))))
+        return [
+            None if (packed := found.get(short)) is None else unpack_value(short, packed)
+            for short in shorts
+        ]
+
+    def find(self, keys: pa.BinaryArray) -> Chunk:
+        """The records of those keys that are there, in an order that suits the store."""
+        if are_short(keys):
+            ordered = keys.take(pc.array_sort_indices(keys)).to_pylist()
+        else:
+            ordered = sorted(short_key(key) for key in keys.to_pylist())
+        found = self._txn.cursor(self._data).getmulti(ordered)
+        return Chunk(*unpack_many(pairs_of(found)))
+
+    def scan(self) -> Iterator[Record]:
+        for short, packed in pairs_of(self._txn.cursor(self._data)):
+            yield unpack(short, packed)
+
+    def scan_chunks(self, rows: int = ROWS_AT_ONCE) -> Iterator[Chunk]:
+        """All records, so many at once."""
+        cursor = iter(pairs_of(self._txn.cursor(self._data)))
+        while pairs := list(islice(cursor, rows)):
+            yield Chunk(*unpack_many(pairs))
+
+    def expired(self, before_ms: int) -> Iterator[Record]:
+        """The records that were last touched before a time, the oldest first."""
+        for short in self._expired_keys(before_ms):
+            packed = self._txn.get(short, db=self._data)
+            assert isinstance(packed, bytes)
+            yield unpack(short, packed)
+
+    def expired_chunks(self, before_ms: int, rows: int = ROWS_AT_ONCE) -> Iterator[Chunk]:
+        """As :meth:`expired`, so many at once."""
+        shorts = self._expired_keys(before_ms)
+        cursor = self._txn.cursor(self._data)
+        while some := list(islice(shorts, rows)):
+            pairs = pairs_of(cursor.getmulti(some))
+            assert len(pairs) == len(some)
+            yield Chunk(*unpack_many(pairs))
+
+    def _expired_keys(self, before_ms: int) -> Iterator[bytes]:
+        assert self._by_time is not None
+        until = pack_time(before_ms)
+        for indexed, _ in pairs_of(self._txn.cursor(self._by_time)):
+            if indexed >= until:
+                return
+            yield indexed[TIME_BYTES:]
+
+    @property
+    def keys(self) -> int:
+        return int(self._txn.stat(self._data)["entries"])
