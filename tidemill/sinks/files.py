@@ -16,13 +16,11 @@ from tidemill.sinks.file_options import FileSinkOptions
 from tidemill.sinks.sink import APPEND, BatchOutput, Sink, SinkRuntime
 from tidemill.sinks.staging import StagedBatch, remove_all_staging
 from tidemill.sinks.target_directory import TargetDirectory, open_target
+from tidemill.spark.file_writer import SparkFileWriter
 from tidemill.spark.format_options import is_file_format
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-# Nobody looks for a marker of success in the staging folder.
-COMMITTER = {"mapreduce.fileoutputcommitter.marksuccessfuljobs": "false"}
 
 
 class FileSink(Sink):
@@ -69,6 +67,7 @@ class FileSink(Sink):
         self._clock = clock
         self._target: TargetDirectory
         self._manifest: FileManifest
+        self._writer: SparkFileWriter
         self._runtime: SinkRuntime | None = None
         self._claimed = False
         self._failed = False
@@ -90,6 +89,9 @@ class FileSink(Sink):
         self._manifest.load()
         self._require_own(runtime)
         remove_all_staging(self._target, runtime.query_id, self._manifest.latest)
+        self._writer = SparkFileWriter(
+            runtime.session, self._format, self._options.for_spark, self._partition_by
+        )
         self._runtime = runtime
 
     def write(self, output: BatchOutput) -> int | None:
@@ -112,7 +114,8 @@ class FileSink(Sink):
         fault_point("sink.begun")
         try:
             # 3. Spark's own files.
-            self._write_files(output.dataframe(consumed_once=True), staged.folder)
+            folder = f"{self._target.uri}/{staged.folder}"
+            self._writer.write(output.dataframe(consumed_once=True), folder)
             fault_point("sink.staged")
             # 4. The journal.
             moves = staged.make_durable()
@@ -147,12 +150,6 @@ class FileSink(Sink):
         assert self._runtime is not None
         reader = self._runtime.session.read.format(self._format).schema(schema_of(self._runtime))
         return reader.options(**self._options.for_spark).load(self._target.uri)
-
-    def _write_files(self, rows: DataFrame, folder: str) -> None:
-        writer = rows.write.format(self._format).options(**COMMITTER, **self._options.for_spark)
-        if self._partition_by:
-            writer = writer.partitionBy(*self._partition_by)
-        writer.save(f"{self._target.uri}/{folder}")
 
     def _commit(self, batch_id: int, files: Sequence[str]) -> None:
         listed = []

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_DATASOURCES = "org.apache.spark.sql.execution.datasources"
 _CLASSES = {
     "csv": "org.apache.spark.sql.catalyst.csv.CSVOptions",
     "json": "org.apache.spark.sql.catalyst.json.JSONOptions",
@@ -30,16 +31,22 @@ def format_options(session: SparkSession, format: str) -> frozenset[str] | None:
 
 def is_file_format(session: SparkSession, format: str) -> bool:
     """Whether Spark knows a format of that name that writes files, its own or that of a package."""
+    return file_format(session, format) is not None
+
+
+def file_format(session: SparkSession, format: str) -> Any | None:
+    """Spark's object for a format that writes files. None if there is no such format."""
     jvm: Any = session.sparkContext._jvm
-    source = jvm.org.apache.spark.sql.execution.datasources.DataSource
+    sources = jvm.org.apache.spark.sql.execution.datasources
     conf = session._jsparkSession.sessionState().conf()
     try:
-        found = source.lookupDataSource(format, conf)
+        found = sources.DataSource.lookupDataSource(format, conf)
     except Exception:  # no such class, or one that needs another package
-        return False
-    wanted = (
-        "org.apache.spark.sql.execution.datasources.FileFormat",
-        "org.apache.spark.sql.execution.datasources.v2.FileDataSourceV2",
-    )
+        return None
     load = jvm.java.lang.Thread.currentThread().getContextClassLoader().loadClass
-    return any(load(name).isAssignableFrom(found) for name in wanted)
+    if load(f"{_DATASOURCES}.v2.FileDataSourceV2").isAssignableFrom(found):
+        # The newer interface reads tables; streams are written by the older one.
+        found = found.newInstance().fallbackFileFormat()
+    if not load(f"{_DATASOURCES}.FileFormat").isAssignableFrom(found):
+        return None
+    return found.newInstance()
