@@ -62,3 +62,5 @@ class Batch:
     time_ms: int
     ranges: Mapping[int, OffsetRange]
     sizes: Mapping[int, RangeSize]
+    # Of a query with event time: no earlier event is waited for any more.
+    watermark_ms: int = 0

@@ -41,8 +41,8 @@ class DurableBatches:
         self._last_committed = logged.last_committed or 0
 
     @classmethod
-    def open(cls, directory: str, clock: Clock) -> DurableBatches:
-        """Check the directory, and take it.
+    def open(cls, directory: str, clock: Clock, stream_id: str | None = None) -> DurableBatches:
+        """Check the directory, and take it. ``stream_id`` is for a stream that has none yet.
 
         1. Read all of the log: what is wrong is found while nothing has been touched.
         2. Become the owner.
@@ -55,7 +55,7 @@ class DurableBatches:
         ownership = Ownership.acquire(storage, clock.now_ms())  # 2
         try:
             durable = cls(ownership, log.load())  # 3
-            durable.log.stream_id()
+            durable.log.stream_id(stream_id)
             return durable
         except BaseException:
             ownership.release()

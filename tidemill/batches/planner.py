@@ -27,6 +27,16 @@ class PlannedSource:
     controller: RateController | None = None
 
 
+@dataclass(frozen=True)
+class Outlook:
+    """How far a batch could reach at a time, at the rates that hold."""
+
+    time_ms: int
+    ends: Mapping[int, Offset]
+    rates_per_s: Mapping[str, float]
+    has_news: bool
+
+
 class BatchPlanner:
     """Cuts the sources of one stream into batches: each batch begins where the one before ended.
 
@@ -86,7 +96,9 @@ class BatchPlanner:
             # Where the oldest batch begins was written in a file that is gone, unless it is the first.
             if batch_id == 0 or batch_id - 1 in logged.offsets:
                 try:
-                    batches.append(self._batch(batch_id, record.batch_time_ms, ends))
+                    batches.append(
+                        self._batch(batch_id, record.batch_time_ms, ends, record.watermark_ms)
+                    )
                 except LookupError:
                     if batch_id in unfinished:
                         raise
@@ -105,31 +117,60 @@ class BatchPlanner:
             if planned.controller is not None and rate_per_s is not None:
                 planned.controller.restore(rate_per_s)
 
-    def plan(self, time_ms: int) -> Batch:
-        """The next batch.
-
-        1. All its ends are found, within the limits of now: a source that fails leaves the plan where it
-           was, and the next batch catches up.
-        2. ``offsets/N`` is written. From now on the batch exists.
-        3. Its ends are the beginning of the next.
-        """
+    def look(self, time_ms: int, unlimited: bool = False) -> Outlook:
+        """How far the next batch could reach. Nothing is planned by that."""
         rates_per_s = self._rates()
         ends = {
             source_id: planned.source.latest_offset(
-                self._ends[source_id], self._limit(planned), time_ms
+                self._ends[source_id], self._limit(planned, unlimited), time_ms
             )
             for source_id, planned in self._sources.items()
         }
-        batch = self._batch(self._next_id, time_ms, ends)  # 1
+        return Outlook(time_ms, ends, rates_per_s, ends != self._ends)
+
+    def plan(
+        self,
+        time_ms: int,
+        outlook: Outlook | None = None,
+        watermark_ms: int = 0,
+        conf: Mapping[str, str] | None = None,
+    ) -> Batch:
+        """The next batch.
+
+        1. All its ends are found, within the limits of now, unless somebody has looked already: a source
+           that fails leaves the plan where it was, and the next batch catches up.
+        2. ``offsets/N`` is written. From now on the batch exists.
+        3. Its ends are the beginning of the next.
+        """
+        if outlook is None:
+            outlook = self.look(time_ms)
+        ends = outlook.ends
+        batch = self._batch(self._next_id, time_ms, ends, watermark_ms)  # 1
         if self._log is not None:  # 2
             named = {planned.name: ends[source_id] for source_id, planned in self._sources.items()}
-            record = OffsetRecord(time_ms, named, rates_per_s=rates_per_s)
+            record = OffsetRecord(time_ms, named, watermark_ms, conf or {}, outlook.rates_per_s)
             self._log.write_offsets(batch.batch_id, record)
-        self._ends = ends  # 3
+        self._ends = dict(ends)  # 3
         self._next_id += 1
         return batch
 
-    def _limit(self, planned: PlannedSource) -> AdmissionLimit:
+    @property
+    def next_id(self) -> int:
+        return self._next_id
+
+    @property
+    def ends(self) -> Mapping[int, Offset]:
+        """Where the next batch begins, in each source."""
+        return dict(self._ends)
+
+    @property
+    def initial(self) -> Mapping[int, Offset]:
+        """Where the stream began."""
+        return dict(self._initial)
+
+    def _limit(self, planned: PlannedSource, unlimited: bool) -> AdmissionLimit:
+        if unlimited:
+            return UNLIMITED
         if planned.controller is None:
             return planned.limit
         return planned.controller.limit(self._batch_interval_ms, planned.limit)
@@ -143,7 +184,9 @@ class BatchPlanner:
             and (rate_per_s := planned.controller.rate_per_s) is not None
         }
 
-    def _batch(self, batch_id: int, time_ms: int, ends: Mapping[int, Offset]) -> Batch:
+    def _batch(
+        self, batch_id: int, time_ms: int, ends: Mapping[int, Offset], watermark_ms: int
+    ) -> Batch:
         ranges = {
             source_id: OffsetRange(self._ends[source_id], ends[source_id]) for source_id in ends
         }
@@ -151,7 +194,7 @@ class BatchPlanner:
             source_id: self._sources[source_id].source.size(range_)
             for source_id, range_ in ranges.items()
         }
-        return Batch(batch_id, time_ms, ranges, sizes)
+        return Batch(batch_id, time_ms, ranges, sizes, watermark_ms)
 
     def commit(self, batch: Batch) -> None:
         """The batch, and everything that could read its ranges again, is done with."""

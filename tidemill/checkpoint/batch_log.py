@@ -179,12 +179,14 @@ class BatchLog:
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
 
-    def stream_id(self) -> str:
-        """The id in ``metadata``, made and written by the first call in the life of a stream."""
+    def stream_id(self, proposed: str | None = None) -> str:
+        """The id in ``metadata``, written by the first call in the life of a stream: the proposed one, if
+        there is one.
+        """
         existing = self.read_stream_id()
         if existing is not None:
             return existing
-        new = str(uuid.uuid4())
+        new = proposed or str(uuid.uuid4())
         self._storage.write("metadata", _json({"id": new}).encode())
         return new
 

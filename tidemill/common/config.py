@@ -325,6 +325,33 @@ DYNAMIC_ALLOCATION_SCALING_DOWN_RATIO = Setting(
     "Give an executor back when the mean processing time is at most this part of the batch interval.",
 )
 
+# -- structured queries ----------------------------------------------------------------------------
+
+NO_DATA_BATCHES = Setting(
+    "spark.sql.streaming.noDataMicroBatches.enabled",
+    True,
+    boolean,
+    "Run a batch without data when the watermark has passed windows that can be written now.",
+)
+RECENT_PROGRESS = Setting(
+    "spark.sql.streaming.numRecentProgressUpdates",
+    100,
+    positive_int,
+    "How many progress reports of a query are kept.",
+)
+NO_DATA_PROGRESS_MS = Setting(
+    "spark.sql.streaming.noDataProgressEventInterval",
+    10_000,
+    lambda text: positive_time_ms(text, bare_unit="ms"),
+    "How often a query that has nothing to do reports so. A bare number is milliseconds.",
+)
+MULTIPLE_WATERMARK_POLICY = Setting(
+    "spark.sql.streaming.multipleWatermarkPolicy",
+    "min",
+    one_of("min", "max"),
+    "Which of several watermarks of a query counts.",
+)
+
 ALL_SETTINGS: tuple[Setting[Any], ...] = (
     CONCURRENT_JOBS,
     UNPERSIST,
@@ -355,4 +382,8 @@ ALL_SETTINGS: tuple[Setting[Any], ...] = (
     DYNAMIC_ALLOCATION_SCALING_INTERVAL_MS,
     DYNAMIC_ALLOCATION_SCALING_UP_RATIO,
     DYNAMIC_ALLOCATION_SCALING_DOWN_RATIO,
+    NO_DATA_BATCHES,
+    RECENT_PROGRESS,
+    NO_DATA_PROGRESS_MS,
+    MULTIPLE_WATERMARK_POLICY,
 )

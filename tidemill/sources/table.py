@@ -105,6 +105,9 @@ class FileTableSource(TableSource):
     def files(self, range_: OffsetRange) -> Sequence[str]:
         """The files of the range, as URIs that Spark understands."""
 
+    def learn_records(self, range_: OffsetRange, records: int) -> None:
+        """So many rows the range turned out to have. Called before :meth:`commit`."""
+
 
 SourceFactory = Callable[[Mapping[str, str]], SplitSource]
 """Makes a source from the options of a reader."""

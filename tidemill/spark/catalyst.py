@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from py4j.java_gateway import is_instance_of
@@ -44,6 +45,20 @@ class Catalyst:
     def module(self, name: str) -> Any:
         """The Scala object of that full name."""
         return self.jvm.java.lang.Class.forName(f"{name}$").getField("MODULE$").get(None)
+
+    @contextmanager
+    def active(self, jsession: Any) -> Iterator[None]:
+        """Plan and execute with the settings of another session; the thread has its own again afterwards."""
+        sessions = self.jvm.org.apache.spark.sql.classic.SparkSession
+        before = sessions.getActiveSession()
+        sessions.setActiveSession(jsession)
+        try:
+            yield
+        finally:
+            if before.isDefined():
+                sessions.setActiveSession(before.get())
+            else:
+                sessions.clearActiveSession()
 
     # -- collections -------------------------------------------------------------------------------
 

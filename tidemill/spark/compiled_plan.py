@@ -67,11 +67,13 @@ class CompiledPlan:
     def for_batch(self, files: Mapping[str, Sequence[str]]) -> ExecutablePlan:
         """A copy to run once. ``files`` has the files of each file leaf."""
         scans: dict[str, list[Node]] = {}
-        if self._way is None:  # the optimizer has found that there is never a row
-            return ExecutablePlan(self._c, self, self.template.clone(), scans)
-        if self._is_all_stream:
-            return ExecutablePlan(self._c, self, self.template.clone(), scans)
-        plan = self._renewed(self._way, files, scans)
+        with self._c.active(self.jsession):
+            # Without a way the optimizer has found that there is never a row.
+            plan = (
+                self.template.clone()
+                if self._way is None or self._is_all_stream
+                else self._renewed(self._way, files, scans)
+            )
         return ExecutablePlan(self._c, self, plan, scans)
 
     def _renewed(
@@ -109,15 +111,15 @@ class ExecutablePlan:
         self.plan = plan
         self._scans = scans
 
-    def activate(self) -> None:
-        """Let the current thread run it with the settings that it was planned with."""
-        self._c.jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(
-            self.compiled.jsession
-        )
-
     def execute(self) -> Any:
         """The JVM RDD of its rows."""
-        return self.plan.execute()
+        with self._c.active(self.compiled.jsession):
+            return self.plan.execute()
+
+    def collect(self) -> Any:
+        """The JVM array of its rows, on the driver."""
+        with self._c.active(self.compiled.jsession):
+            return self.plan.executeCollectPublic()
 
     def rows_scanned(self, source_id: str) -> int | None:
         """How many rows the scans of a file leaf have given, after the batch has run."""

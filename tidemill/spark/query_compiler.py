@@ -13,7 +13,7 @@ for a small batch. In the other one several tasks share the work. State is place
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from tidemill.errors import GraphError
@@ -25,6 +25,7 @@ from tidemill.spark.stateful_aggregation import (
     AggregateSpec,
     AggregateSteps,
     StatefulAggregation,
+    described,
     event_time_of,
     is_final_over_partial,
 )
@@ -78,6 +79,7 @@ class _Rewriting:
     watermarks: list[WatermarkSpec] = field(default_factory=list)
     operators: list[OperatorSpec | None] = field(default_factory=list)
     aggregates: list[int] = field(default_factory=list)
+    described: dict[int, tuple[tuple[str, ...], tuple[str, ...]]] = field(default_factory=dict)
 
 
 class QueryCompiler:
@@ -124,23 +126,25 @@ class QueryCompiler:
         work = _Rewriting(single, jsession, LeafBuilder(self._c, jsession, tasks), time_ms)
         deduplication = StatefulDeduplication(self._c, steps.deduplicate, partitions, single)
         aggregation = StatefulAggregation(self._c, steps.aggregate, partitions, single)
-        logical = self._rewrite(self._analyzed, leaves, work, deduplication)
-        execution = self._c.dataset(logical, jsession).queryExecution()
-        physical, _ = self._rebuild(execution.sparkPlan(), work, aggregation, [0])
         planner = self._c.module("org.apache.spark.sql.execution.QueryExecution")
+        with self._c.active(jsession):
+            logical = self._rewrite(self._analyzed, leaves, work, deduplication)
+            execution = self._c.dataset(logical, jsession).queryExecution()
+            physical, _ = self._rebuild(execution.sparkPlan(), work, aggregation, [0])
+            executed = planner.prepareExecutedPlan(jsession, physical)
         return CompiledPlan(
             self._c,
             jsession,
-            planner.prepareExecutedPlan(jsession, physical),
+            executed,
             self._df._jdf.schema(),
             tuple(work.watermarks),
             tuple(spec for spec in work.operators if spec is not None),
             work.leaves.files,
         )
 
-    def batch_plan(self, replace: Callable[[str, Node], Node]) -> Node:
+    def batch_dataframe(self, replace: Callable[[str, Node], Node]) -> DataFrame:
         """The query as a batch query, with other leaves: ``replace(source_id, placeholder)``."""
-        return self._as_batch(self._analyzed, replace)
+        return self._c.dataframe(self._as_batch(self._analyzed, replace))
 
     def _as_batch(self, node: Node, replace: Callable[[str, Node], Node]) -> Node:
         c = self._c
@@ -199,13 +203,35 @@ class QueryCompiler:
                 return self._deduplicated(node, keys, None, children[0], work, deduplication)
             case "Union" if work.single:
                 return c.logical.Repartition(1, False, c.with_children(node, children))
+            case "Union" if work.operators:
+                # Spark numbers the tasks of a union in one go. State is placed by the number of a task.
+                tasks = self._df.sparkSession.sparkContext.defaultParallelism
+                children = [c.logical.Repartition(tasks, True, child) for child in children]
             case "Aggregate" | "Distinct":
                 work.aggregates.append(len(work.operators))
+                work.described[len(work.operators)] = self._described(node)
                 work.operators.append(None)
                 if name == "Aggregate":
                     node = with_sets(c, node)
         plan = c.with_children(node, children)
         return self._with_time(plan, work.time_ms)
+
+    def _described(self, node: Node) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Keys and functions as the user has written them, before the optimizer gives them names."""
+        c = self._c
+        if c.name(node) == "Distinct":
+            return described(c.items(node.child().output())), ()
+        keys = [
+            f"{key.sql()} {key.dataType().catalogString()}"
+            for key in c.items(node.groupingExpressions())
+        ]
+        functions = [
+            str(part.sql())
+            for expression in c.items(node.aggregateExpressions())
+            for part in c.parts(expression)
+            if c.name(part) == "AggregateExpression"
+        ]
+        return tuple(keys), tuple(functions)
 
     def _deduplicated(
         self,
@@ -269,7 +295,8 @@ class QueryCompiler:
             position = work.aggregates[done[0]]
             done[0] += 1
             plan, spec = aggregation.rebuild(str(position), node, child)
-            work.operators[position] = spec
+            keys, functions = work.described[position]
+            work.operators[position] = replace(spec, keys=keys, functions=functions)
             return plan, True
         rebuilt = [self._rebuild(child, work, aggregation, done) for child in c.children(node)]
         if not any(streams for _, streams in rebuilt):

@@ -18,6 +18,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from pyspark.sql.types import StructType
+
 from tidemill.spark.catalyst import Catalyst, Node
 
 AGGREGATES = ("HashAggregateExec", "ObjectHashAggregateExec", "SortAggregateExec")
@@ -38,10 +40,19 @@ class AggregateSpec:
     """What the steps of one aggregation have to know."""
 
     operator: str
+    # The keys, then the buffers.
+    schema: StructType
     key_count: int
     partitions: int
     single: bool
     event_time: EventTime | None
+    # For people, and to tell whether a checkpoint is of the same query.
+    keys: tuple[str, ...] = ()
+    functions: tuple[str, ...] = ()
+
+    @property
+    def kind(self) -> str:
+        return "aggregation"
 
 
 class AggregateSteps(Protocol):
@@ -55,6 +66,11 @@ def event_time_of(catalyst: Catalyst, attributes: list[Node]) -> EventTime | Non
         if attribute.metadata().contains(key):
             return EventTime(index, catalyst.name(attribute.dataType()) == "StructType")
     return None
+
+
+def described(columns: list[Node]) -> tuple[str, ...]:
+    """``("word string",)``"""
+    return tuple(f"{column.name()} {column.dataType().catalogString()}" for column in columns)
 
 
 def is_final_over_partial(catalyst: Catalyst, node: Node) -> bool:
@@ -97,6 +113,7 @@ class StatefulAggregation:
         keys = columns[:key_count]
         spec = AggregateSpec(
             operator,
+            c.schema_of(columns),
             key_count,
             self._partitions if keys else 1,
             self._single,

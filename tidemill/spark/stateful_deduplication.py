@@ -8,19 +8,34 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from pyspark.sql.types import StructType
+
 from tidemill.spark.catalyst import Catalyst, Node
-from tidemill.spark.stateful_aggregation import EventTime, partition_of
+from tidemill.spark.stateful_aggregation import EventTime, described, partition_of
 
 
 @dataclass(frozen=True)
 class DeduplicateSpec:
     operator: str
+    schema: StructType
     key_indexes: tuple[int, ...]
     partitions: int
     single: bool
     event_time: EventTime | None
     # Not None for dropDuplicatesWithinWatermark: how long a key is remembered after its event time.
     within_ms: int | None
+    keys: tuple[str, ...] = ()
+
+    @property
+    def kind(self) -> str:
+        return "dropDuplicates" if self.within_ms is None else "dropDuplicatesWithinWatermark"
+
+    @property
+    def forgets(self) -> bool:
+        """True if keys are forgotten when the watermark has passed them."""
+        if self.within_ms is not None:
+            return True
+        return self.event_time is not None and self.event_time.index in self.key_indexes
 
 
 class DeduplicateSteps(Protocol):
@@ -48,16 +63,19 @@ class StatefulDeduplication:
         c = self._c
         columns = c.items(child.output())
         ids = [column.exprId() for column in columns]
+        # Under names of ours: Arrow refuses two columns of one name, and a join may have made them.
+        renamed = [c.alias(column, f"c{i}") for i, column in enumerate(columns)]
+        names = [alias.toAttribute() for alias in renamed]
         spec = DeduplicateSpec(
             operator,
+            c.schema_of(names),
             tuple(_index(ids, key.exprId()) for key in keys),
             self._partitions,
             self._single,
             event_time,
             within_ms,
+            described(keys),
         )
-        # Under names of ours: Arrow refuses two columns of one name, and a join may have made them.
-        renamed = [c.alias(column, f"c{i}") for i, column in enumerate(columns)]
         if self._single:
             placed = c.logical.Repartition(1, False, child)
             place = c.alias(partition_of(c, keys, self._partitions), "p")
@@ -67,7 +85,6 @@ class StatefulDeduplication:
                 c.seq(keys), child, c.some(self._partitions), c.none
             )
             given = c.logical.Project(c.seq(renamed), placed)
-        names = [alias.toAttribute() for alias in renamed]
         udf = c.python_function(self._steps(spec), names, c.items(given.output()))
         return c.logical.MapInArrow(udf, child.output(), given, False, c.none), spec
 

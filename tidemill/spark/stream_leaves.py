@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from tidemill.errors import UnsupportedError
 from tidemill.spark.catalyst import Catalyst, Node
 
 SOURCE_OPTION = "tidemillSource"
@@ -36,7 +37,7 @@ class FileLeaf:
     partition_columns: tuple[str, ...] | None = None
 
 
-class PartitioningChanged(Exception):
+class PartitioningChangedError(Exception):
     """The files of a batch lie in other ``key=value`` directories than those that were planned for."""
 
     def __init__(self, source_id: str, partition_columns: tuple[str, ...]) -> None:
@@ -76,6 +77,12 @@ class LeafBuilder:
     def _split_leaf(self, placeholder: Node, leaf: SplitLeaf) -> Node:
         base = self._base()
         output = self._c.items(placeholder.output())
+        columns = [str(attribute.name()) for attribute in output]
+        if columns[-1:] == ["_metadata"]:
+            raise UnsupportedError(
+                "_metadata is a column of files: this stream has the columns "
+                + ", ".join(columns[:-1])
+            )
         fetch = _named_fetch(leaf.fetch)
         function = self._c.python_function(fetch, output, self._c.items(base.output()))
         return self._c.logical.MapInArrow(function, placeholder.output(), base, False, self._c.none)
@@ -108,16 +115,21 @@ class LeafBuilder:
         )
 
     def _file_leaf(self, placeholder: Node, source_id: str) -> Node:
-        c = self._c
         relation = self.files[source_id].template(template_file(source_id))
-        by_name = {str(a.name()): a for a in c.items(placeholder.output())}
-        names = list(relation.schema().fieldNames())
-        metadata = [a for name, a in by_name.items() if name not in names]
-        output = c.seq([*(by_name[name] for name in names), *metadata])
-        scan = c.execution.datasources.LogicalRelation(relation, output, c.none, False, c.none)
+        scan = relation_leaf(self._c, placeholder, relation)
         if self._tasks > 1:
             return scan
-        return c.logical.Repartition(1, False, scan)
+        return self._c.logical.Repartition(1, False, scan)
+
+
+def relation_leaf(catalyst: Catalyst, placeholder: Node, relation: Any) -> Node:
+    """A scan of a relation, with the very columns of the placeholder."""
+    by_name = {str(a.name()): a for a in catalyst.items(placeholder.output())}
+    names = list(relation.schema().fieldNames())
+    hidden = [attribute for name, attribute in by_name.items() if name not in names]
+    output = catalyst.seq([*(by_name[name] for name in names), *hidden])
+    none = catalyst.none
+    return catalyst.execution.datasources.LogicalRelation(relation, output, none, False, none)
 
 
 class FileRelations:
@@ -154,17 +166,21 @@ class FileRelations:
         """The relation to plan with."""
         return self._resolve([file], self._c.seq(self._partition_columns), self._options)
 
-    def relation(self, files: Sequence[str]) -> Any:
+    def any_relation(self, files: Sequence[str]) -> Any:
         """The relation of some files, which may be none."""
         if not files:
             return self.template(_empty_folder())
         options = dict(self._options)
         if self._path is not None and not any(sign in self._path for sign in "*?[{"):
             options["basePath"] = self._path
-        relation = self._resolve(files, self._inferred, options)
+        return self._resolve(files, self._inferred, options)
+
+    def relation(self, files: Sequence[str]) -> Any:
+        """The relation of some files that are partitioned as it was planned for."""
+        relation = self.any_relation(files)
         found = tuple(map(str, relation.partitionSchema().fieldNames()))
         if found != self._partition_columns:
-            raise PartitioningChanged(self._source_id, found)
+            raise PartitioningChangedError(self._source_id, found)
         return relation
 
     def _resolve(self, files: Sequence[str], partitions: Any, options: Mapping[str, str]) -> Any:

@@ -1,0 +1,127 @@
+"""The sources of a query: made, limited, planned."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tidemill.batches.batch import UNLIMITED, OffsetRange
+from tidemill.batches.planner import BatchPlanner, PlannedSource
+from tidemill.batches.rate_controller import RateController
+from tidemill.batches.rate_estimator import rate_estimator
+from tidemill.checkpoint.storage import Storage
+from tidemill.common.clock import Clock
+from tidemill.common.config import (
+    BACKPRESSURE_ENABLED,
+    BACKPRESSURE_INITIAL_RATE,
+    RECEIVER_MAX_RATE,
+    Conf,
+)
+from tidemill.sources.table import FileTableSource, SplitSource, TableSource
+from tidemill.spark.placeholder import SourceDefinition, definition_of
+
+if TYPE_CHECKING:
+    from tidemill.sql.options import Options
+
+FASTEST_INTERVAL_MS = 1_000
+"""What a query without a trigger interval aims at with backpressure."""
+
+FIRST_RATE_PER_S = 10_000.0
+"""With backpressure, how much the first batch takes of a source that nobody knows the speed of."""
+
+
+@dataclass(frozen=True)
+class QuerySource:
+    """A source of a running query. ``number`` is its place in the logs, as Spark has it."""
+
+    number: int
+    source_id: str
+    definition: SourceDefinition
+    source: TableSource
+    controller: RateController | None
+
+    @property
+    def description(self) -> str:
+        return self.source.description()
+
+
+class QuerySources:
+    """All sources of one run of a query."""
+
+    def __init__(
+        self, source_ids: Sequence[str], conf: Conf, options: Options, interval_ms: int
+    ) -> None:
+        self._interval_ms = interval_ms or FASTEST_INTERVAL_MS
+        self.sources = [
+            self._make(number, source_id, conf, options)
+            for number, source_id in enumerate(source_ids)
+        ]
+
+    def _make(self, number: int, source_id: str, conf: Conf, options: Options) -> QuerySource:
+        definition = definition_of(source_id)
+        source: TableSource = definition.make()
+        if not isinstance(source, (SplitSource, FileTableSource)):
+            raise TypeError(f"{type(source).__name__} is neither a SplitSource nor of files")
+        controller = self._controller(definition, conf, options)
+        return QuerySource(number, source_id, definition, source, controller)
+
+    def _controller(
+        self, definition: SourceDefinition, conf: Conf, options: Options
+    ) -> RateController | None:
+        from tidemill.sql.options import read_backpressure, read_max_rate
+
+        of_query = read_backpressure(options, "the query")
+        is_on = next(
+            (choice for choice in (definition.backpressure, of_query) if choice is not None),
+            BACKPRESSURE_ENABLED.read(conf),
+        )
+        max_rate_per_s = definition.max_rate_per_s
+        if max_rate_per_s is None:
+            max_rate_per_s = read_max_rate(options, "the query")
+        if max_rate_per_s is None:
+            max_rate_per_s = RECEIVER_MAX_RATE.read(conf)
+        if not is_on and max_rate_per_s is None:
+            return None
+        estimator = rate_estimator(conf, self._interval_ms)
+        if not is_on:
+            return FixedRate(estimator, max_rate_per_s)
+        initial = BACKPRESSURE_INITIAL_RATE.read(conf) or FIRST_RATE_PER_S
+        return RateController(estimator, max_rate_per_s, initial)
+
+    def planner(self, clock: Clock, storage: Storage | None) -> BatchPlanner:
+        planned = {
+            source.number: PlannedSource(
+                str(source.number), source.source, UNLIMITED, source.controller
+            )
+            for source in self.sources
+        }
+        return BatchPlanner(planned, clock, storage, self._interval_ms)
+
+    def files(self, ranges: Mapping[int, OffsetRange]) -> dict[str, list[str]]:
+        """The files that a batch reads, by source id."""
+        return {
+            source.source_id: list(source.source.files(ranges[source.number]))
+            for source in self.sources
+            if isinstance(source.source, FileTableSource)
+        }
+
+    def splits(
+        self, ranges: Mapping[int, OffsetRange], tasks: int, parallelism: int
+    ) -> dict[str, list[list[Any]]]:
+        """What each task reads, by source id."""
+        dealt = {}
+        for source in self.sources:
+            if isinstance(source.source, SplitSource):
+                splits = source.source.splits(ranges[source.number], parallelism)
+                dealt[source.source_id] = [list(splits[task::tasks]) for task in range(tasks)]
+        return dealt
+
+
+class FixedRate(RateController):
+    """A limit without backpressure: it never learns."""
+
+    def on_batch(
+        self, processing_end_ms: int, records: int, processing_ms: int, scheduling_ms: int
+    ) -> None:
+        pass
