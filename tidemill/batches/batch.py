@@ -41,6 +41,8 @@ class AdmissionLimit:
     max_records: int | None = None
     max_bytes: int | None = None
     max_files: int | None = None
+    # True for a batch of all there is, whatever the options of its sources say: ``trigger(once=True)``.
+    everything: bool = False
 
     def __post_init__(self) -> None:
         for name in ("max_records", "max_bytes", "max_files"):
@@ -52,6 +54,7 @@ class AdmissionLimit:
 
 
 UNLIMITED = AdmissionLimit()
+EVERYTHING = AdmissionLimit(everything=True)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tidemill.batches.batch import UNLIMITED, AdmissionLimit, Batch, Offset, OffsetRange
+from tidemill.batches.batch import EVERYTHING, UNLIMITED, AdmissionLimit, Batch, Offset, OffsetRange
 from tidemill.batches.rate_controller import RateController
 from tidemill.batches.source import Source, SourceRuntime
 from tidemill.checkpoint.batch_log import BatchLog, LoggedBatches, OffsetRecord
@@ -117,12 +117,12 @@ class BatchPlanner:
             if planned.controller is not None and rate_per_s is not None:
                 planned.controller.restore(rate_per_s)
 
-    def look(self, time_ms: int, unlimited: bool = False) -> Outlook:
+    def look(self, time_ms: int, everything: bool = False) -> Outlook:
         """How far the next batch could reach. Nothing is planned by that."""
         rates_per_s = self._rates()
         ends = {
             source_id: planned.source.latest_offset(
-                self._ends[source_id], self._limit(planned, unlimited), time_ms
+                self._ends[source_id], self._limit(planned, everything), time_ms
             )
             for source_id, planned in self._sources.items()
         }
@@ -168,9 +168,9 @@ class BatchPlanner:
         """Where the stream began."""
         return dict(self._initial)
 
-    def _limit(self, planned: PlannedSource, unlimited: bool) -> AdmissionLimit:
-        if unlimited:
-            return UNLIMITED
+    def _limit(self, planned: PlannedSource, everything: bool) -> AdmissionLimit:
+        if everything:
+            return EVERYTHING
         if planned.controller is None:
             return planned.limit
         return planned.controller.limit(self._batch_interval_ms, planned.limit)

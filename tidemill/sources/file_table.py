@@ -154,6 +154,8 @@ class FilesSource(FileTableSource):
 
     def _limits(self, limit: AdmissionLimit) -> tuple[int | None, int | None]:
         """The strictest of files, and of bytes, that the caller and the options allow."""
+        if limit.everything:
+            return None, None
         max_bytes = [limit.max_bytes, self._options.max_bytes]
         if limit.max_records is not None:
             self._log_record_size()

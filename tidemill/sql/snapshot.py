@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from tidemill.batches.batch import UNLIMITED, OffsetRange
+from tidemill.batches.batch import EVERYTHING, OffsetRange
 from tidemill.batches.source import SourceRuntime
 from tidemill.common.clock import Clock, SystemClock
 from tidemill.errors import UnsupportedError
@@ -53,8 +53,11 @@ def _all_of(source_id: str, clock: Clock, now_ms: int) -> tuple[TableSource, Off
             "is gone when it is read. Start the query, with format('console') or format('memory')."
         )
     source.start(SourceRuntime(now_ms, clock))
-    start = source.initial_offset()
-    return source, OffsetRange(start, source.latest_offset(start, UNLIMITED, now_ms))
+    start = end = source.initial_offset()
+    source.prepare_available_now()
+    while (next_end := source.latest_offset(end, EVERYTHING, now_ms)) != end:
+        end = next_end
+    return source, OffsetRange(start, end)
 
 
 def _over(df: DataFrame, range_of: Any) -> DataFrame:
