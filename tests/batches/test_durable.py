@@ -153,7 +153,7 @@ def test_a_directory_is_given_back_when_the_second_look_finds_damage(
 def test_a_directory_is_given_back_when_opening_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
 ) -> None:
-    def fail(log: BatchLog) -> str:
+    def fail(log: BatchLog, proposed: str | None) -> str:
         raise error("on purpose")
 
     with monkeypatch.context() as patched:
