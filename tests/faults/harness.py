@@ -65,6 +65,8 @@ class Outcome:
 class Program:
     """One folder with the input, the output and the checkpoint of a program."""
 
+    module = "tests.faults.program"
+
     def __init__(self, folder: Path, batches: int = BATCHES) -> None:
         self.folder = folder
         self.batches = batches
@@ -74,7 +76,7 @@ class Program:
 
     def start(self, faults: list[Planned]) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [sys.executable, "-m", "tests.faults.program", str(self.folder), str(self.batches)],
+            [sys.executable, "-m", self.module, str(self.folder), str(self.batches)],
             cwd=ROOT,
             env={**os.environ, PLAN: ";".join(map(str, faults)), COUNTERS: str(self.counters)},
             stdout=subprocess.DEVNULL,
@@ -93,10 +95,10 @@ class Program:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
 
-    def run(self, faults: list[Planned], expected: dict[str, Any] | None = None) -> Outcome:
+    def run(self, faults: list[Planned], expected: Any = None) -> Outcome:
         """Run to the end, starting again after every death. Every fault must have struck."""
         outcome = Outcome()
-        watcher = Watcher(self.checkpoint, expected) if expected is not None else None
+        watcher = self.watcher(expected) if expected is not None else None
         try:
             for _ in range(len(faults) + 1):
                 code, errors = self.run_once(faults)
@@ -116,6 +118,9 @@ class Program:
         missed = [fault for fault in faults if not self.has_struck(fault)]
         assert not missed, f"the program never got to {missed}"
         return outcome
+
+    def watcher(self, expected: Any) -> Watcher:
+        return Watcher(self.checkpoint, expected)
 
     def has_struck(self, fault: Planned) -> bool:
         passed = self.counters / fault.point
@@ -152,17 +157,20 @@ class Watcher:
 
     def _watch(self) -> None:
         while not self._stopped.wait(0.2) and self.problem is None:
-            if not (self._checkpoint / "program").exists():
-                continue
-            try:
-                state = read_state(str(self._checkpoint), "totals")
-            except CheckpointError as error:
-                self.problem = f"the reader was refused: {error}"
-                return
-            expected = {} if state.batch_id < 0 else self._expected[str(state.batch_id)]
-            if state.values != expected:
-                self.problem = f"after batch {state.batch_id}: {state.values}, not {expected}"
-            if state.batch_id < self._last:
-                self.problem = f"batch {state.batch_id} after batch {self._last}"
-            self._last = state.batch_id
-            self.states_seen += 1
+            self._look()
+
+    def _look(self) -> None:
+        if not (self._checkpoint / "program").exists():
+            return
+        try:
+            state = read_state(str(self._checkpoint), "totals")
+        except CheckpointError as error:
+            self.problem = f"the reader was refused: {error}"
+            return
+        expected = {} if state.batch_id < 0 else self._expected[str(state.batch_id)]
+        if state.values != expected:
+            self.problem = f"after batch {state.batch_id}: {state.values}, not {expected}"
+        if state.batch_id < self._last:
+            self.problem = f"batch {state.batch_id} after batch {self._last}"
+        self._last = state.batch_id
+        self.states_seen += 1

@@ -20,13 +20,15 @@ from dataclasses import dataclass
 
 PLAN = "TIDEMILL_FAULTS"
 COUNTERS = "TIDEMILL_FAULTS_DIR"
-ACTIONS = ("kill", "driver", "enospc", "error")
+ACTIONS = ("kill", "driver", "process", "stop", "enospc", "error")
 
 
 @dataclass(frozen=True)
 class Fault:
     occurrence: int
-    action: str  # "kill": the whole program; "driver": its Python driver only; "enospc"; "error"
+    # "kill": the whole program; "driver": its Python driver only; "process": whoever passes the point, such
+    # as a Python worker; "stop": the driver is paused by SIGSTOP; "enospc"; "error"
+    action: str
 
 
 def parse_plan(text: str) -> dict[str, list[Fault]]:
@@ -75,11 +77,16 @@ def _act(name: str, action: str) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     if action == "error":
         raise RuntimeError(f"a fault was asked for at {name}")
+    if action == "process":
+        os.kill(os.getpid(), signal.SIGKILL)
     # The test has started the driver as the leader of a session. A worker of PySpark's is in another
     # process group, and in the same session.
     driver = os.getsid(0)
     if action == "driver":
         os.kill(driver, signal.SIGKILL)
+        return
+    if action == "stop":
+        os.kill(driver, signal.SIGSTOP)
         return
     os.killpg(driver, signal.SIGKILL)
     os.kill(os.getpid(), signal.SIGKILL)

@@ -24,6 +24,7 @@ from typing import Any
 
 from tidemill.common.clock import Clock, SystemClock
 from tidemill.common.config import Conf, Setting, boolean, positive_int, time_ms
+from tidemill.common.fault_points import fault_point
 from tidemill.errors import DamagedCheckpointError
 from tidemill.sinks.target_directory import TargetDirectory
 
@@ -176,6 +177,7 @@ class FileManifest:
     def claim(self, query_id: str, query_name: str | None) -> None:
         """Write down who writes here, where nobody has."""
         owner = {"queryId": query_id, "queryName": query_name}
+        fault_point("sink.before-claim")
         self._directory.create(OWNER, json.dumps(owner, separators=(",", ":")).encode())
 
     def add(self, batch_id: int, files: Iterable[ManifestFile]) -> None:
@@ -248,6 +250,7 @@ class FileManifest:
         for entry in self._directory.list(FOLDER):
             number = batch_number(entry.name)
             if number is not None and number < last_needed and entry.modified_ms <= before_ms:
+                fault_point("sink.before-cleanup")
                 self._directory.delete(entry.path)
                 self._directory.delete(f"{FOLDER}/.{entry.name}.crc")  # Spark's, of a local file
 

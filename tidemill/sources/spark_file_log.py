@@ -25,6 +25,7 @@ from typing import Any
 from tidemill.checkpoint.storage import Storage
 from tidemill.common.clock import Clock
 from tidemill.common.config import Conf, Setting, boolean, positive_int, time_ms
+from tidemill.common.fault_points import fault_point
 from tidemill.errors import DamagedCheckpointError
 
 VERSION = "v1"
@@ -178,7 +179,9 @@ class SparkFileLog:
             before = [line for _, old in valid_names(self._files) for line in self._lines(old)]
             lines = before + lines
         self._forget_checksum(name)
+        fault_point("source.before-log")
         self._storage.write(name, "\n".join([VERSION, *lines]).encode())
+        fault_point("source.after-log")
         self._files[batch_id] = name
         self._written_ms[batch_id] = self._clock.wall_ms()
         self.last_id = batch_id
@@ -226,6 +229,7 @@ class SparkFileLog:
                 written_ms = self._storage.modified_ms(name) or 0
                 self._written_ms[number] = written_ms
             if written_ms <= latest_ms:
+                fault_point("source.before-cleanup")
                 self._storage.delete(name)
                 self._forget_checksum(name)
                 del self._files[number], self._written_ms[number]

@@ -23,9 +23,12 @@ class SessionConf:
 def propagate_settings(session: SparkSession) -> None:
     """Let the tasks of the current thread's jobs see the session's SQL settings.
 
-    Spark does that around each of its own SQL executions. A compiled query runs outside of them.
+    Spark does that around each of its own SQL executions. A compiled query runs outside of them. The session
+    is the active one of the thread from now on: Spark's file writer and user functions look for it.
     """
     context = session.sparkContext
+    jvm: Any = context._jvm
+    jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(session._jsparkSession)
     pairs = session._jsparkSession.sessionState().conf().getAllConfs().toSeq()
     for index in range(pairs.size()):
         key = str(pairs.apply(index)._1())

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from tidemill.common.fault_points import fault_point
 from tidemill.errors import IllegalStateError
 from tidemill.spark.worker import tune_worker
 from tidemill.sql.steps.batch_context import BatchContext, task_partition
@@ -53,6 +54,7 @@ class StateStep(ABC):
                 f"{self._partitions}: a union or another operation that Spark runs in the same stage has "
                 "shifted the tasks. Put a repartition() between them."
             )
+        fault_point("state.step")
         return self.run(batches, context, partition)
 
     @abstractmethod
