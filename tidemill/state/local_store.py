@@ -20,6 +20,7 @@ import uuid
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from typing import Any
 from weakref import WeakValueDictionary
 
 import lmdb
@@ -148,23 +149,23 @@ class LocalStore:
             raise lmdb.Error(f"{self.path} was changed by another process meanwhile")
 
     def _apply(self, txn: lmdb.Transaction, batch: pa.RecordBatch, is_new: bool) -> None:
-        shorts, packed = pack_many(*batch.columns)
-        changes = dict(
-            zip(shorts, packed, strict=True)
-        )  # of a key that comes twice the last counts
+        shorts, now = pack_many(*batch.columns)
+        changes = dict(zip(shorts, now, strict=True))  # of a key that comes twice the last counts
         ordered = sorted(changes)
-        now = [changes[short] for short in ordered]
+        if ordered != shorts:
+            now = [changes[short] for short in ordered]
         cursor = txn.cursor(self._data)
         if self._by_time is not None:
             before = {} if is_new else dict(pairs_of(cursor.getmulti(ordered)))
             self._apply_times(txn.cursor(self._by_time), ordered, before, now)
+        puts: Any = zip(ordered, now, strict=True)
         if None in now:
-            for short, value in zip(ordered, now, strict=True):
+            pairs = list(puts)
+            for short, value in pairs:
                 if value is None and cursor.set_key(short):
                     cursor.delete()
-        cursor.putmulti(
-            [(short, value) for short, value in zip(ordered, now, strict=True) if value is not None]
-        )
+            puts = [pair for pair in pairs if pair[1] is not None]
+        cursor.putmulti(puts)
 
     def _apply_times(
         self,
