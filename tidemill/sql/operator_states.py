@@ -34,9 +34,9 @@ _NAMES = {
 """What Spark's progress calls them."""
 
 
-def outline_of(spec: OperatorSpec) -> OperatorOutline:
+def outline_of(spec: OperatorSpec, output_mode: str) -> OperatorOutline:
     functions = spec.functions if isinstance(spec, AggregateSpec) else ()
-    return OperatorOutline(spec.kind, spec.keys, functions)
+    return OperatorOutline(spec.kind, spec.keys, functions, forgets(spec, output_mode))
 
 
 def forgets(spec: OperatorSpec, output_mode: str) -> bool:
@@ -74,11 +74,13 @@ class StepFactory:
     def _aggregate(self, spec: AggregateSpec) -> tuple[Callable[..., Any], Callable[..., Any]]:
         state, schema = self.state_of(spec), _arrow(spec)
         place = (spec.key_count, spec.partitions)
+        # In complete mode nothing is late, and nothing is forgotten.
+        event_time = None if self._mode == COMPLETE else spec.event_time
         restore = AggregateRestoreStep(
-            self._run_id, state, schema, *place, spec.event_time, self.reports
+            self._run_id, state, schema, *place, event_time, self.reports
         )
         save = AggregateSaveStep(
-            self._run_id, state, schema, *place, self._mode, spec.event_time, self.reports
+            self._run_id, state, schema, *place, self._mode, event_time, self.reports
         )
         return restore, save
 

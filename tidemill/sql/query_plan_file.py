@@ -4,7 +4,7 @@
 
     v1
     {"outputMode":"update","partitions":2,"operators":[{"kind":"aggregation","keys":["word string"],
-     "functions":["count(1)"]}]}
+     "functions":["count(1)"],"forgets":false}]}
 
 Filters, projections and joins with static tables may change from one start to the next; what is kept as
 state may not.
@@ -30,10 +30,14 @@ class OperatorOutline:
     kind: str
     keys: tuple[str, ...]
     functions: tuple[str, ...] = ()
+    # True if state is kept by event time, and goes when the watermark has passed it.
+    forgets: bool = False
 
     def __str__(self) -> str:
         what = f"{self.kind} by {', '.join(self.keys) or 'nothing'}"
-        return f"{what} of {', '.join(self.functions)}" if self.functions else what
+        if self.functions:
+            what = f"{what} of {', '.join(self.functions)}"
+        return f"{what}, forgotten after the watermark" if self.forgets else what
 
 
 @dataclass(frozen=True)
@@ -64,7 +68,9 @@ class QueryPlan:
 
 
 def _operator(value: Any) -> OperatorOutline:
-    return OperatorOutline(value["kind"], tuple(value["keys"]), tuple(value["functions"]))
+    return OperatorOutline(
+        value["kind"], tuple(value["keys"]), tuple(value["functions"]), bool(value["forgets"])
+    )
 
 
 def read_plan(storage: Storage) -> QueryPlan | None:
