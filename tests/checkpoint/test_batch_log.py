@@ -274,7 +274,7 @@ def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("file", ["offsets/3", "commits/2"])
-@pytest.mark.parametrize("version", ["v2", "v12"])
+@pytest.mark.parametrize("version", ["v4", "v12"])
 def test_a_newer_version_is_told_from_damage(tmp_path: Path, file: str, version: str) -> None:
     write_log(tmp_path, range(4), range(3))
     path = tmp_path / file
@@ -435,3 +435,23 @@ def test_a_driver_at_work_does_not_make_its_log_look_damaged(
     assert logged.commits
     for batch_id in logged.unfinished:
         assert batch_id - 1 in logged.offsets
+
+
+def test_the_second_format_of_sparks_offsets_is_read() -> None:
+    text = (
+        'v2\n{"batchWatermarkMs":5,"batchTimestampMs":7,"conf":{"a":"b"},"sourceMetadataInfo":{}}\n'
+        '1:{"offset":2,"timestamp":1000}\n0:{"logOffset":0}\nlate:-'
+    )
+    record = OffsetRecord.parse(text)
+    assert record == OffsetRecord(
+        7,
+        {"0": {"logOffset": 0}, "1": {"offset": 2, "timestamp": 1000}, "late": None},
+        5,
+        {"a": "b"},
+    )
+
+
+@pytest.mark.parametrize("version", ["v2", "v3"])
+def test_later_formats_of_sparks_commits_are_read(version: str) -> None:
+    text = f'{version}\n{{"nextBatchWatermarkMs":3,"stateUniqueIds":{{}}}}'
+    assert CommitRecord.parse(text) == CommitRecord({}, 3)

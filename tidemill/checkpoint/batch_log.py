@@ -23,6 +23,9 @@ with the version of every operator's state, partition by partition. ``metadata``
 stream keeps through all restarts::
 
     {"id":"5c8bf0d5-2a3a-4a7e-9f0e-0b6b2f4f8a11"}
+
+Spark's later versions are read as well: in ``v2`` of offsets a line begins with the name of its source
+(``0:{"logOffset":3}``), in ``v2`` and ``v3`` of commits there is more about state and sinks.
 """
 
 from __future__ import annotations
@@ -42,6 +45,8 @@ from tidemill.errors import DamagedCheckpointError
 T = TypeVar("T")
 
 VERSION = "v1"
+OFFSET_VERSIONS = (VERSION, "v2")
+COMMIT_VERSIONS = (VERSION, "v2", "v3")
 SOURCES_KEY = "tidemill.sources"
 RATES_KEY = "tidemill.rates"
 NO_OFFSET = "-"
@@ -72,12 +77,15 @@ class OffsetRecord:
 
     @classmethod
     def parse(cls, text: str) -> OffsetRecord:
-        meta_line, *lines = _lines(text)
+        version, meta_line, *lines = _lines(text, OFFSET_VERSIONS)
         meta = _object(meta_line)
         conf = dict(meta.get("conf", {}))
         rates_per_s = _rates(conf.pop(RATES_KEY, "{}"))
         names = json.loads(conf.pop(SOURCES_KEY, "null"))
-        if names is None:  # Spark's own: sources have numbers only
+        if version != VERSION:  # Spark's own, in any order
+            named = sorted(line.partition(":")[::2] for line in lines)
+            names, lines = [name for name, _ in named], [line for _, line in named]
+        elif names is None:  # Spark's own: sources have numbers only
             names = [str(number) for number in range(len(lines))]
         elif not text.endswith("\n"):
             raise ValueError("its end is missing")
@@ -110,7 +118,7 @@ class CommitRecord:
 
     @classmethod
     def parse(cls, text: str) -> CommitRecord:
-        (line,) = _lines(text)
+        _, line = _lines(text, COMMIT_VERSIONS)
         record = _object(line)
         state = {
             name: tuple(ids[0] for ids in versions)
@@ -142,13 +150,15 @@ class NewerVersionError(ValueError):
     """A file says that it has a format which this version of Tidemill does not know."""
 
 
-def _lines(text: str) -> list[str]:
-    """What follows the version line, if that is one that is known here."""
+def _lines(text: str, versions: tuple[str, ...]) -> list[str]:
+    """All lines, of which the first is the version, if that is one that is known here."""
     version, *lines = text.rstrip("\n").split("\n")
-    if version == VERSION:
-        return lines
+    if version in versions:
+        return [version, *lines]
     if version[:1] == "v" and version[1:].isdigit():
-        raise NewerVersionError(f"format {version}, and this version of Tidemill reads {VERSION}")
+        raise NewerVersionError(
+            f"format {version}, and this version of Tidemill reads {', '.join(versions)}"
+        )
     raise ValueError(f"the first line is {version[:20]!r}, not a version")
 
 
@@ -269,7 +279,8 @@ class BatchLog:
                 raise DamagedCheckpointError(
                     self._storage.full_name(file),
                     f"was written by a newer version ({error})",
-                    "Install the version of Tidemill that wrote it, or a later one.",
+                    "Install the version of Tidemill that wrote it, or a later one; if Spark wrote it, go on "
+                    "with Spark or give the query a new checkpoint directory.",
                     self._storage.uri,
                 ) from None
             except (ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:

@@ -28,6 +28,9 @@ class LocalStorage(Storage):
     2. fsync it;
     3. rename it: from now on readers see it, whole;
     4. fsync the folder: from now on it survives the machine.
+
+    Hadoop keeps the checksum of a local file beside it (``.7.crc``). What Spark has left of another file of
+    the same name would make it refuse this one, so that it goes when the file is written or deleted.
     """
 
     def __init__(self, directory: str) -> None:
@@ -55,6 +58,7 @@ class LocalStorage(Storage):
                 fault_point("storage.write")
                 file.flush()
                 os.fsync(file.fileno())
+            _forget_checksum(target)
             os.replace(temporary, target)
         except BaseException:
             with suppress(OSError):
@@ -93,8 +97,10 @@ class LocalStorage(Storage):
             return []
 
     def delete(self, path: str) -> None:
+        target = self._path(path)
         with suppress(FileNotFoundError):
-            os.unlink(self._path(path))
+            os.unlink(target)
+        _forget_checksum(target)
 
     def delete_folder(self, folder: str) -> None:
         with suppress(FileNotFoundError):
@@ -190,6 +196,12 @@ def _make_folder(folder: str) -> None:
     with suppress(FileExistsError):
         os.mkdir(folder)
     _fsync_folder(above)
+
+
+def _forget_checksum(path: str) -> None:
+    folder, name = os.path.split(path)
+    with suppress(OSError):
+        os.unlink(os.path.join(folder, f".{name}.crc"))
 
 
 def _fsync_folder(folder: str) -> None:

@@ -184,17 +184,18 @@ class FileSink(Sink):
         the batches of any other query until their numbers are higher than those in the manifest.
 
         ELSE: nobody else's files may be there, because the first manifest would hide them from Spark's
-        readers.
+        readers. What is there while the first batch of the query is unfinished is left of that.
         """
         latest = self._manifest.latest
+        planned = [int(name) for name in runtime.checkpoint.list("offsets") if name.isdigit()]
         if latest is None:
-            if not self._options.allow_foreign_files:
+            is_first = planned == [0] and not runtime.checkpoint.list("commits")
+            if not self._options.allow_foreign_files and not is_first:
                 self._require_no_files()
             return
         owner = self._manifest.owner()
         if owner is not None and owner.get("queryId") != runtime.query_id:
             raise self._somebody_else(f"it has the batches of {_named(owner)}")
-        planned = [int(name) for name in runtime.checkpoint.list("offsets") if name.isdigit()]
         if not planned:
             raise self._somebody_else(
                 f"it has the batches of another query up to {latest}, and this query is new "
