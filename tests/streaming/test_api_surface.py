@@ -94,7 +94,8 @@ def test_the_public_surface_is_what_it_is_meant_to_be() -> None:
     assert sorted(tidemill.streaming.__all__) == sorted(
         [*pyspark.streaming.__all__, "State", "StateSpec"]
     )
-    assert sorted(tidemill.testing.__all__) == ["BatchDriver", "ManualClock", "collected"]
+    names = ["BatchDriver", "ManualClock", "MemoryStream", "collected"]
+    assert sorted(tidemill.testing.__all__) == names
     receivers = ["HttpReceiver", "MqttReceiver", "MqttTls", "Receiver", "register_receiver"]
     assert sorted(tidemill.receivers.__all__) == receivers
     assert [getattr(tidemill.receivers, name).__name__ for name in receivers] == receivers

@@ -62,6 +62,8 @@ class BatchPlanner:
         self._log = None if storage is None else BatchLog(storage)
         self._initial: dict[int, Offset] = {}
         self._ends: dict[int, Offset] = {}
+        # Where sources end, of which nothing more is to be read.
+        self._held: dict[int, Offset] = {}
         self._next_id = 0
 
     def start(self, time_ms: int) -> None:
@@ -121,12 +123,20 @@ class BatchPlanner:
         """How far the next batch could reach. Nothing is planned by that."""
         rates_per_s = self._rates()
         ends = {
-            source_id: planned.source.latest_offset(
+            source_id: self._held[source_id]
+            if source_id in self._held
+            else planned.source.latest_offset(
                 self._ends[source_id], self._limit(planned, everything), time_ms
             )
             for source_id, planned in self._sources.items()
         }
         return Outlook(time_ms, ends, rates_per_s, ends != self._ends)
+
+    def hold(self, source_id: int, time_ms: int) -> None:
+        """All that a source has now is the next batch, and its last one."""
+        if source_id not in self._held:
+            source = self._sources[source_id].source
+            self._held[source_id] = source.latest_offset(self._ends[source_id], EVERYTHING, time_ms)
 
     def plan(
         self,

@@ -59,7 +59,7 @@ class BatchOutput(Protocol):
 
 class Sink(ABC):
     """Where the rows of a query go. One thread calls all methods: :meth:`start` once, then :meth:`write` for
-    each batch, in the end :meth:`stop`, after which nothing is called.
+    each batch, in the end :meth:`stop`, after which nothing is called but :meth:`table`.
     """
 
     modes: Sequence[str] = ALL_MODES
@@ -82,6 +82,12 @@ class Sink(ABC):
         A batch whose id has been written before changes nothing, except that its output is computed
         (``output.count()``), because state is made on the way.
         """
+
+    def table(self) -> DataFrame | None:
+        """All rows that have been written, for who wants to verify them, also after :meth:`stop`. None if they
+        cannot be read back.
+        """
+        return None
 
     def stop(self) -> None:
         """The query has stopped. Idempotent."""

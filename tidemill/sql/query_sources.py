@@ -18,6 +18,7 @@ from tidemill.common.config import (
     RECEIVER_MAX_RATE,
     Conf,
 )
+from tidemill.errors import GraphError
 from tidemill.sources.table import FileTableSource, SplitSource, TableSource
 from tidemill.spark.placeholder import SourceDefinition, definition_of
 
@@ -42,6 +43,11 @@ class QuerySource:
     controller: RateController | None
 
     @property
+    def name(self) -> str:
+        """What the logs call it: the name that ``readStream.name()`` gave it, or its number."""
+        return self.definition.name or str(self.number)
+
+    @property
     def description(self) -> str:
         return self.source.description()
 
@@ -57,12 +63,22 @@ class QuerySources:
             self._make(number, source_id, conf, options)
             for number, source_id in enumerate(source_ids)
         ]
+        names = [source.name for source in self.sources]
+        for name in names:
+            if names.count(name) > 1:
+                raise GraphError(
+                    f"two sources of the query have the name {name!r}: give each of them its own, with "
+                    "readStream.name(...)"
+                )
 
     def _make(self, number: int, source_id: str, conf: Conf, options: Options) -> QuerySource:
         definition = definition_of(source_id)
         source: TableSource = definition.make()
         if not isinstance(source, (SplitSource, FileTableSource)):
-            raise TypeError(f"{type(source).__name__} is neither a SplitSource nor of files")
+            raise GraphError(
+                f"the format {definition.format} gave a {type(source).__name__}, which is no SplitSource: "
+                "see tidemill.sources.table"
+            )
         controller = self._controller(definition, conf, options)
         return QuerySource(number, source_id, definition, source, controller)
 
@@ -87,16 +103,37 @@ class QuerySources:
         if not is_on:
             return FixedRate(estimator, max_rate_per_s)
         initial = BACKPRESSURE_INITIAL_RATE.read(conf) or FIRST_RATE_PER_S
+        # So that the first batch already says how large the second may be.
+        estimator.start_from(initial)
         return RateController(estimator, max_rate_per_s, initial)
 
     def planner(self, clock: Clock, storage: Storage | None) -> BatchPlanner:
         planned = {
-            source.number: PlannedSource(
-                str(source.number), source.source, UNLIMITED, source.controller
-            )
+            source.number: PlannedSource(source.name, source.source, UNLIMITED, source.controller)
             for source in self.sources
         }
         return BatchPlanner(planned, clock, storage, self._interval_ms)
+
+    def descriptions(self) -> dict[str, str]:
+        """What each source reads, by its name in the logs."""
+        return {source.name: source.description for source in self.sources}
+
+    def hold(self, planner: BatchPlanner, time_ms: int) -> None:
+        """What is there now is all that will be read: in several batches, if limits ask for that, of a source
+        that can tell, and of any other one in the next batch.
+        """
+        for source in self.sources:
+            if can_hold(source.source):
+                source.source.prepare_available_now()
+            else:
+                planner.hold(source.number, time_ms)
+
+    def learn(self, rows: Mapping[int, int], began_ms: int, ended_ms: int, late_ms: int) -> None:
+        """So many rows a batch had of each source, which began ``late_ms`` after it should have."""
+        for source in self.sources:
+            if source.controller is not None:
+                took_ms = ended_ms - began_ms
+                source.controller.on_batch(ended_ms, rows[source.number], took_ms, late_ms)
 
     def files(self, ranges: Mapping[int, OffsetRange]) -> dict[str, list[str]]:
         """The files that a batch reads, by source id."""
@@ -116,6 +153,11 @@ class QuerySources:
                 splits = source.source.splits(ranges[source.number], parallelism)
                 dealt[source.source_id] = [list(splits[task::tasks]) for task in range(tasks)]
         return dealt
+
+
+def can_hold(source: TableSource) -> bool:
+    """True if the source itself knows how to stop at what is there."""
+    return type(source).prepare_available_now is not TableSource.prepare_available_now
 
 
 class FixedRate(RateController):

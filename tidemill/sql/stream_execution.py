@@ -14,7 +14,7 @@ from pyspark import InheritableThread
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 
 from tidemill.common.clock import Clock
-from tidemill.errors import StopTimeoutError
+from tidemill.errors import IllegalStateError, StopTimeoutError
 from tidemill.spark.job_properties import cancel_jobs
 
 if TYPE_CHECKING:
@@ -48,8 +48,12 @@ class StreamExecution(ABC):
         self._error: BaseException | None = None
         self._set_up = threading.Event()
         self._ended = threading.Event()
-        # How many triggers have found nothing to do: whoever waits for all data waits for the next.
+        # How many triggers there have been, with a batch or without.
+        self.triggers = 0
+        # How many of them have found nothing to do, and how many that must have been for those who wait
+        # until all data is processed.
         self._idle_triggers = 0
+        self._wanted_idle_triggers = 0
         self._thread: Any = None
 
     # -- what a subclass does ----------------------------------------------------------------------
@@ -109,7 +113,11 @@ class StreamExecution(ABC):
             target=self._run, name=f"tidemill-query-{self._name or self._run_id}", daemon=True
         )
         self._thread.start()
-        self._set_up.wait()
+        try:
+            self._set_up.wait()
+        except BaseException:  # Ctrl-C: nobody would ever know of the query
+            self._ask_to_stop(graceful=False)
+            raise
         if self._error is not None and not self._has_run:
             raise self._error
 
@@ -168,7 +176,7 @@ class StreamExecution(ABC):
 
     def stop(self, graceful: bool, timeout_s: float | None) -> None:
         """End the query. Gracefully: after all that has arrived by now is processed and committed."""
-        is_own_thread = threading.current_thread() is self._thread
+        is_own_thread = self._is_own_thread()
         if not self._ask_to_stop(graceful, may_cancel=not is_own_thread) or is_own_thread:
             return  # from inside foreachBatch: the query ends after this batch
         if not self._ended.wait(timeout_s):
@@ -200,16 +208,32 @@ class StreamExecution(ABC):
     # -- waiting for data --------------------------------------------------------------------------
 
     def process_all_available(self) -> None:
-        if threading.current_thread() is self._thread:
-            raise RuntimeError(
+        """Wait until a trigger has found nothing to do that began after the call.
+
+        Nobody waits for the interval of the trigger in the meantime: batches run one after the other. So it
+        needs nothing of a manual clock either, which may stand still or be moved by another thread.
+        """
+        if self._is_own_thread():
+            raise IllegalStateError(
                 "processAllAvailable() inside the query's own foreachBatch would wait for itself"
             )
         with self._changed:
             # The trigger that is at work may have looked at its sources before the call.
             goal = self._idle_triggers + (2 if self._is_trigger_active else 1)
+            self._wanted_idle_triggers = max(self._wanted_idle_triggers, goal)
+            self._changed.notify_all()
+        self._clock.interrupt_waiters()
+        with self._changed:
             self._changed.wait_for(
                 lambda: self._idle_triggers >= goal or self._state is QueryState.TERMINATED
             )
+
+    def _is_wanted_now(self) -> bool:
+        """True while somebody waits until all data is processed."""
+        return self._idle_triggers < self._wanted_idle_triggers
+
+    def _is_own_thread(self) -> bool:
+        return threading.current_thread() is self._thread
 
     def _trigger_began(self) -> None:
         with self._changed:
@@ -219,6 +243,7 @@ class StreamExecution(ABC):
         with self._changed:
             self._is_trigger_active = False
             self._is_data_available = had_work
+            self.triggers += 1
             if not had_work:
                 self._idle_triggers += 1
             if self._state is QueryState.ACTIVE:
@@ -234,7 +259,9 @@ class StreamExecution(ABC):
     def _wait_when_idle(self, seconds: float) -> None:
         """Do not look at the sources of an idle query all the time."""
         with self._changed:
-            self._changed.wait_for(self._must_stop_waiting, seconds)
+            self._changed.wait_for(
+                lambda: self._must_stop_waiting() or self._is_wanted_now(), seconds
+            )
 
 
 Terminated = Callable[[Any], None]

@@ -64,11 +64,13 @@ def run_on_trigger(
     clock: Clock,
     run_batch: Callable[[], bool],
     stopping: Callable[[], bool] = never,
+    wanted_now: Callable[[], bool] = never,
 ) -> None:
     """Call ``run_batch`` whenever the trigger says so.
 
     It ends when ``run_batch`` answers False (nothing is left to do, or the query stops), and while it waits
-    for the next time when ``stopping`` is true after ``clock.interrupt_waiters()``.
+    for the next time when ``stopping`` is true after ``clock.interrupt_waiters()``. When ``wanted_now`` is
+    true after that, the next time is now.
 
     A batch that takes longer than the interval is followed at once by the next one, and that one by the
     multiple of the interval which comes then: no batch is made up for.
@@ -80,7 +82,7 @@ def run_on_trigger(
             while run_batch():
                 pass
         case ProcessingTime():
-            _run_at_intervals(trigger, clock, run_batch, stopping)
+            _run_at_intervals(trigger, clock, run_batch, stopping, wanted_now)
 
 
 def _run_at_intervals(
@@ -88,6 +90,7 @@ def _run_at_intervals(
     clock: Clock,
     run_batch: Callable[[], bool],
     stopping: Callable[[], bool],
+    wanted_now: Callable[[], bool],
 ) -> None:
     said_so = False
     while True:
@@ -108,7 +111,7 @@ def _run_at_intervals(
                 took_ms,
                 trigger.interval_ms,
             )
-        if not clock.wait_till(next_ms, stopping):
+        if not clock.wait_till(next_ms, lambda: stopping() or wanted_now()) and stopping():
             return
 
 

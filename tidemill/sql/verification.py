@@ -6,33 +6,44 @@ stream has made of it: the table of the sink, where it can be read back, and the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pyspark.sql import Row
 from pyspark.sql import functions as sql
-from pyspark.sql.types import DataType, DoubleType, FloatType, MapType, StructType, VariantType
-
-from tidemill.errors import UnsupportedError
-from tidemill.sinks.sink import APPEND, COMPLETE, UPDATE
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    DoubleType,
+    FloatType,
+    MapType,
+    StructType,
+    VariantType,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 SHOWN = 20
+_TIMES = "_times"
 
 
 @dataclass(frozen=True)
 class Verification:
     """The outcome. True in a condition if stream and batch are equal; printed, it says what differs.
 
+    ::
+
+        assert query.verify(), query.verify()
+
     Attributes:
-        batch_id: the last batch that has been compared.
+        batch_id: the last batch that has been compared; -1 if there is none yet.
         rows: how many rows the batch query has.
         missing: rows of the batch query that the stream does not have, some of them.
         unexpected: rows of the stream that the batch query does not have, some of them.
-        late_rows: how many rows came after the watermark and were dropped; they are in the batch query.
+        late_rows: how many rows came after the watermark and were dropped, since the query was started last;
+            they are in the batch query.
         compared_with: where the stream's rows were taken from.
     """
 
@@ -66,66 +77,105 @@ class Verification:
 
 
 @dataclass(frozen=True)
-class StreamResult:
-    """What there is to compare. ``sink`` and ``state`` give tables, where there are any."""
+class StreamTable:
+    """What the stream has made. ``forgets``: rows that will not change any more may have left it."""
 
-    batch_id: int
-    output_mode: str
-    aggregates: bool
-    # The columns that decide what is a duplicate, of a query that ends with dropDuplicates.
-    duplicate_keys: Sequence[str] | None
-    late_rows: int
-    sink: Callable[[], DataFrame] | None
-    state: Callable[[], DataFrame] | None
+    name: str
+    rows: DataFrame
+    forgets: bool = False
 
 
-def verified(expected: DataFrame, result: StreamResult) -> Verification:
-    """Compare the batch query with the stream's own tables."""
-    tables, names = _tables(result)
-    actual = tables[0]
-    for table in tables[1:]:
-        actual = actual.unionAll(table)
-    columns = _columns(expected.schema, result.duplicate_keys)
-    mine, theirs = expected.select(*columns), actual.select(*columns)
-    return Verification(
-        result.batch_id,
-        expected.count(),
-        mine.exceptAll(theirs).limit(SHOWN).collect(),
-        theirs.exceptAll(mine).limit(SHOWN).collect(),
-        result.late_rows,
-        " and ".join(names),
-    )
+def verified(
+    expected: DataFrame,
+    tables: Sequence[StreamTable],
+    batch_id: int,
+    late_rows: int,
+    positions: Sequence[int],
+    distinct: bool = False,
+) -> Verification:
+    """Compare the batch query with each of the stream's tables. The first that differs is the outcome.
+
+    Only the columns at ``positions`` count; with ``distinct`` not how often a row comes.
+    """
+    wanted = _comparable_rows(expected, positions, distinct).persist()
+    try:
+        rows = expected.count()
+        for table in tables:
+            missing, unexpected = _difference(
+                wanted, _comparable_rows(table.rows, positions, distinct)
+            )
+            if table.forgets:
+                missing = []
+            if missing or unexpected:
+                return Verification(batch_id, rows, missing, unexpected, late_rows, table.name)
+    finally:
+        wanted.unpersist()
+    names = " and ".join(table.name for table in tables)
+    return Verification(batch_id, rows, late_rows=late_rows, compared_with=names)
 
 
-def _tables(result: StreamResult) -> tuple[list[DataFrame], list[str]]:
-    if result.aggregates and result.state is not None and result.output_mode in (UPDATE, COMPLETE):
-        return [result.state()], ["the state"]
-    if result.sink is None:
-        raise UnsupportedError(
-            "this sink cannot be read back, so there is nothing to compare with: verify() works with the "
-            "memory and file sinks, and with aggregations in outputMode('update') and ('complete')"
+def _comparable_rows(df: DataFrame, positions: Sequence[int], distinct: bool) -> DataFrame:
+    # By position: two columns may have the same name.
+    numbered = df.toDF(*(f"c{position}" for position in range(len(df.columns))))
+    rows = numbered.select(
+        *(
+            _comparable(sql.col(f"c{position}"), df.schema[position].dataType).alias(f"c{position}")
+            for position in positions
         )
-    tables, names = [result.sink()], ["the sink"]
-    if result.aggregates and result.state is not None and result.output_mode == APPEND:
-        # Windows that are still open have not been written yet.
-        tables.append(result.state())
-        names.append("the state")
-    return tables, names
+    )
+    names = [df.columns[position] for position in positions]
+    if len(set(names)) == len(names) and _TIMES not in names:
+        rows = rows.toDF(*names)
+    return rows.distinct() if distinct else rows
 
 
-def _columns(schema: StructType, only: Sequence[str] | None) -> list[Column]:
-    names = schema.names if only is None else list(only)
-    return [_comparable(f"`{name}`", schema[name].dataType).alias(name) for name in names]
+def _difference(wanted: DataFrame, found: DataFrame) -> tuple[list[Row], list[Row]]:
+    """Rows that are missing, and rows that are too many, each as often as it is."""
+    columns = [f"`{name}`" for name in wanted.columns]
+    both = wanted.withColumn(_TIMES, sql.lit(1)).unionAll(found.withColumn(_TIMES, sql.lit(-1)))
+    different = both.groupBy(*columns).agg(sql.sum(_TIMES).alias(_TIMES)).where(f"{_TIMES} != 0")
+    more, fewer = (
+        different.where(condition).limit(SHOWN).collect()
+        for condition in (f"{_TIMES} > 0", f"{_TIMES} < 0")
+    )
+    return _repeated(more), _repeated(fewer)
 
 
-def _comparable(name: str, data_type: DataType) -> Column:
-    """Sums of floating point numbers depend on their order in the last digits; maps cannot be compared."""
-    column = sql.col(name)
-    if isinstance(data_type, (DoubleType, FloatType)):
-        digits = "%.11g" if isinstance(data_type, DoubleType) else "%.5g"
-        return sql.when(column.isNotNull(), sql.format_string(digits, column.cast("double")))
-    if isinstance(data_type, MapType):
-        return sql.array_sort(sql.map_entries(column))
-    if isinstance(data_type, VariantType):
-        return sql.to_json(column)
+def _repeated(rows: Sequence[Row]) -> list[Row]:
+    shown: list[Row] = []
+    for row in rows:
+        plain = Row(*row.__fields__[:-1])(*row[:-1])
+        shown += [plain] * min(abs(row[-1]), SHOWN)
+    return shown[:SHOWN]
+
+
+def _comparable(column: Column, data_type: DataType) -> Column:
+    """Sums of floating point numbers depend on their order in the last digits, and the order in which rows
+    are collected into an array on everything; maps cannot be compared.
+    """
+    match data_type:
+        case DoubleType():
+            return _rounded(column, "%.11g", "double")
+        case FloatType():
+            return _rounded(column, "%.5g", "float")
+        case VariantType():
+            return sql.to_json(column)
+        case ArrayType(elementType=element):
+            return sql.array_sort(sql.transform(column, lambda each: _comparable(each, element)))
+        case MapType(keyType=key, valueType=value):
+            entry = StructType().add("key", key).add("value", value)
+            return sql.array_sort(
+                sql.transform(sql.map_entries(column), lambda each: _comparable(each, entry))
+            )
+        case StructType(fields=fields) if fields:
+            parts = [
+                _comparable(column.getField(field.name), field.dataType).alias(field.name)
+                for field in fields
+            ]
+            return sql.when(column.isNotNull(), sql.struct(*parts))
     return column
+
+
+def _rounded(column: Column, digits: str, type_name: str) -> Column:
+    text = sql.format_string(digits, column.cast("double"))
+    return sql.when(column.isNotNull(), text.cast(type_name))
