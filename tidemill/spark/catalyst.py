@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from py4j.java_gateway import is_instance_of
-from pyspark.sql import DataFrame
+from pyspark import cloudpickle
+from pyspark.sql import DataFrame, Row
 from pyspark.sql.types import StructType, _parse_datatype_json_string
 from pyspark.sql.udf import UserDefinedFunction
 from pyspark.util import PythonEvalType
@@ -190,6 +191,11 @@ class Catalyst:
         )
 
     # -- datasets ----------------------------------------------------------------------------------
+
+    def python_row(self, row: Any) -> Row:
+        """A row of the JVM as one of PySpark's."""
+        made: Row = cloudpickle.loads(self.jvm.PythonSQLUtils.toPyRow(row))
+        return made
 
     def dataset(self, plan: Node, jsession: Any = None) -> Any:
         """The JVM Dataset of a logical plan."""

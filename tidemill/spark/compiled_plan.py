@@ -139,7 +139,7 @@ class ExecutablePlan:
             row = found.get(watermark.metric)
             times.append(EventTimes(0) if row.isEmpty() else event_times(row.get()))
         observed = {
-            str(pair._1()): pair._2()
+            str(pair._1()): self._c.python_row(pair._2())
             for pair in self._c.items(found.toSeq())
             if not is_watermark_metric(str(pair._1()))
         }
