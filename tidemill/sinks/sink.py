@@ -84,8 +84,8 @@ class Sink(ABC):
         """
 
     def table(self) -> DataFrame | None:
-        """All rows that have been written, for who wants to verify them, also after :meth:`stop`. None if they
-        cannot be read back.
+        """All rows that have been written, for who wants to verify them, also after :meth:`stop`. None if
+        they cannot be read back.
         """
         return None
 
