@@ -66,19 +66,29 @@ class Program:
     """One folder with the input, the output and the checkpoint of a program."""
 
     module = "tests.faults.program"
+    arguments: list[str] = []
 
     def __init__(self, folder: Path, batches: int = BATCHES) -> None:
         self.folder = folder
         self.batches = batches
+        self.environment: dict[str, str] = {}
         self.counters = folder / "faults"
         self.counters.mkdir(parents=True)
         self.checkpoint = folder / "checkpoint"
 
     def start(self, faults: list[Planned]) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [sys.executable, "-m", self.module, str(self.folder), str(self.batches)],
+            [
+                *(sys.executable, "-m", self.module, str(self.folder), str(self.batches)),
+                *self.arguments,
+            ],
             cwd=ROOT,
-            env={**os.environ, PLAN: ";".join(map(str, faults)), COUNTERS: str(self.counters)},
+            env={
+                **os.environ,
+                **self.environment,
+                PLAN: ";".join(map(str, faults)),
+                COUNTERS: str(self.counters),
+            },
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,

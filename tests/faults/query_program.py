@@ -50,7 +50,7 @@ SETTINGS = {
     "spark.sql.streaming.fileSink.log.cleanupDelay": 0,
     "spark.sql.streaming.fileSource.log.compactInterval": 3,
     "spark.sql.streaming.fileSource.log.cleanupDelay": 0,
-    "spark.sql.streaming.minBatchesToRetain": 4,
+    "spark.sql.streaming.minBatchesToRetain": 2,
     "spark.sql.session.timeZone": "UTC",
     "spark.ui.enabled": False,
     # A program that lives for seconds is better off without the compiler for the long run.
@@ -107,10 +107,11 @@ def windows(stream: DataFrame) -> DataFrame:
     )
 
 
-def start_windows(spark: SparkSession, stream: DataFrame, folder: Path) -> Any:
+def start_windows(stream: DataFrame, folder: Path, every: str = "0 seconds") -> Any:
     return (
         windows(stream)
         .writeStream.queryName("windows")
+        .trigger(processingTime=every)
         .format("parquet")
         .partitionBy("kind")
         .option("checkpointLocation", str(folder / "checkpoints" / "windows"))
@@ -118,7 +119,7 @@ def start_windows(spark: SparkSession, stream: DataFrame, folder: Path) -> Any:
     )
 
 
-def start_counts(spark: SparkSession, stream: DataFrame, folder: Path) -> Any:
+def start_counts(stream: DataFrame, folder: Path) -> Any:
     def save(df: DataFrame, batch_id: int) -> None:
         fault_point("program.in-function")
         rows = sorted(json.dumps(row.asDict()) for row in df.collect())
@@ -166,17 +167,22 @@ def make_limits_small() -> None:
         ownership._machine = lambda: "elsewhere"  # type: ignore[attr-defined]
 
 
-def main(folder_name: str, steps: int, master: str = "local[2,3]") -> None:
+def main(
+    folder_name: str,
+    steps: int,
+    master: str = "local[2,3]",
+    more: dict[str, Any] | None = None,
+) -> None:
     make_limits_small()
     folder = Path(folder_name)
     for name in ("incoming", "counts", "state", "checkpoints"):
         (folder / name).mkdir(parents=True, exist_ok=True)
-    spark = new_session(master, 3)
+    spark = new_session(master, 3, more)
     stream = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1)
     incoming = folder / "incoming"
-    in_windows = start_windows(spark, stream.json(str(incoming)), folder)
+    in_windows = start_windows(stream.json(str(incoming)), folder)
     spark.conf.set("spark.sql.shuffle.partitions", 2)
-    queries = [in_windows, start_counts(spark, stream.json(str(incoming)), folder)]
+    queries = [in_windows, start_counts(stream.json(str(incoming)), folder)]
     step = len(list(incoming.glob("step-*")))
     while True:
         for query in queries:

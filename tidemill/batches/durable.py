@@ -64,6 +64,11 @@ class DurableBatches:
     def keep_ownership(self, on_lost: Callable[[CheckpointError], None]) -> None:
         self._ownership.keep(on_lost)
 
+    def require_ownership(self) -> None:
+        """``OwnershipLostError`` if another driver has taken the directory over."""
+        with self.storage.as_owner():
+            pass
+
     def planned(self, batch_id: int) -> None:
         """A batch has been added to the log by its planner."""
         self._in_log.append(batch_id)

@@ -269,6 +269,12 @@ class OwnedStorage(Storage):
                     raise
                 raise self.write_error(path, error) from error
 
+    @contextmanager
+    def as_owner(self) -> Iterator[None]:
+        with self._storage.lock(LOCK):
+            self._require_ownership()
+            yield
+
     @property
     def can_append(self) -> bool:
         return self._storage.can_append

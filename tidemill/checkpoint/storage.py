@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import BinaryIO
 
 
@@ -69,6 +69,14 @@ class Storage(ABC):
     @abstractmethod
     def lock(self, name: str) -> AbstractContextManager[None]:
         """Keep others out of a section, across processes, where the storage can do that."""
+
+    def as_owner(self) -> AbstractContextManager[None]:
+        """A section in which nobody takes the directory over: for what the owner writes elsewhere.
+
+        ``OwnershipLostError`` if somebody has taken it over before. Nothing else may be written to this
+        storage inside.
+        """
+        return nullcontext()
 
     @property
     def can_append(self) -> bool:

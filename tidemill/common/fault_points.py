@@ -20,14 +20,15 @@ from dataclasses import dataclass
 
 PLAN = "TIDEMILL_FAULTS"
 COUNTERS = "TIDEMILL_FAULTS_DIR"
-ACTIONS = ("kill", "driver", "process", "stop", "enospc", "error")
+ACTIONS = ("kill", "driver", "process", "executor", "pause", "enospc", "error")
 
 
 @dataclass(frozen=True)
 class Fault:
     occurrence: int
     # "kill": the whole program; "driver": its Python driver only; "process": whoever passes the point, such
-    # as a Python worker; "stop": the driver is paused by SIGSTOP; "enospc"; "error"
+    # as a Python worker; "executor": the JVM of that worker, and the worker; "pause": whoever passes
+    # the point stands still (SIGSTOP); "enospc": the disk is full; "error"
     action: str
 
 
@@ -77,7 +78,12 @@ def _act(name: str, action: str) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     if action == "error":
         raise RuntimeError(f"a fault was asked for at {name}")
-    if action == "process":
+    if action == "pause":
+        os.kill(os.getpid(), signal.SIGSTOP)
+        return
+    if action == "executor":
+        os.kill(_executor(), signal.SIGKILL)
+    if action in ("process", "executor"):
         os.kill(os.getpid(), signal.SIGKILL)
     # The test has started the driver as the leader of a session. A worker of PySpark's is in another
     # process group, and in the same session.
@@ -85,8 +91,15 @@ def _act(name: str, action: str) -> None:
     if action == "driver":
         os.kill(driver, signal.SIGKILL)
         return
-    if action == "stop":
-        os.kill(driver, signal.SIGSTOP)
-        return
     os.killpg(driver, signal.SIGKILL)
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _executor() -> int:
+    """The JVM of an executor has started PySpark's daemon, and that one this worker."""
+    daemon = os.getppid()
+    with open(f"/proc/{daemon}/cmdline") as file:
+        if "pyspark.daemon" not in file.read():
+            raise RuntimeError("this is no Python worker of an executor")
+    with open(f"/proc/{daemon}/stat") as file:
+        return int(file.read().rpartition(")")[2].split()[1])

@@ -5,9 +5,12 @@
     _tidemill_staging/
       5c8bf0d5-2a3a-4a7e-9f0e-0b6b2f4f8a11/     the query
         7/                                      the batch
-          files/                                what Spark has written
-            day=1/part-00000-6a1c.snappy.parquet
-          journal                               where the files will be
+          93d0c1aa/                             an attempt
+            files/                              what Spark has written
+              day=1/part-00000-6a1c.snappy.parquet
+            journal                             where the files will be
+
+Every attempt has a folder of its own: tasks of a driver that has been replaced may still write into theirs.
 
 ``journal``, whose last line says that it is whole::
 
@@ -19,6 +22,7 @@
 from __future__ import annotations
 
 import re
+import uuid
 from collections.abc import Iterator, Sequence
 
 from tidemill.common.fault_points import fault_point
@@ -29,13 +33,14 @@ BATCH_NUMBER = re.compile("[0-9]+")
 
 
 class StagedBatch:
-    """One attempt of a batch at a time."""
+    """A new attempt of a batch, and all that earlier ones have left."""
 
     def __init__(self, target: TargetDirectory, query_id: str, batch_id: int) -> None:
         self._target = target
         self._root = f"{STAGING}/{query_id}/{batch_id}"
-        self._journal = f"{self._root}/journal"
-        self.folder = f"{self._root}/files"
+        attempt = f"{self._root}/{uuid.uuid4().hex[:8]}"
+        self._journal = f"{attempt}/journal"
+        self.folder = f"{attempt}/files"
         """Where Spark is to write."""
 
     def make_durable(self) -> list[str]:
@@ -65,13 +70,17 @@ class StagedBatch:
         return places
 
     def undo(self) -> None:
-        """Remove an attempt that has not been committed: what is in place first, the journal last."""
+        """Remove all attempts of a batch that is not committed: what is in place first, the journal last."""
+        for attempt in self._target.list(self._root):
+            self._undo(f"{attempt.path}/journal")
+        self.remove()
+
+    def _undo(self, journal: str) -> None:
         try:
-            version, *places, end = self._target.read(self._journal).decode().split("\n")
-        except FileNotFoundError:
-            places = []  # nothing has been moved without a journal
-        else:
-            assert (version, end) == ("v1", "end"), f"{self._journal} is cut off"
+            version, *places, end = self._target.read(journal).decode().split("\n")
+        except (FileNotFoundError, NotADirectoryError):
+            return  # nothing has been moved without a journal
+        assert (version, end) == ("v1", "end"), f"{journal} is cut off"
         for place in places:
             self._target.delete(place)
             folder = place.rpartition("/")[0]
@@ -80,10 +89,9 @@ class StagedBatch:
                 folder = folder.rpartition("/")[0]
         if places:
             fault_point("sink.undone")
-        self.remove()
 
     def remove(self) -> None:
-        """Remove the folder of an attempt that has been committed."""
+        """Remove the folder of a batch that has been committed."""
         self._target.delete_folder(self._root)
 
     @staticmethod

@@ -28,7 +28,10 @@ class SourceCleaner(ABC):
 
     def clean(self, uris: Sequence[str]) -> None:
         for uri in uris:
-            self._thread.submit(self._try, uri)
+            try:
+                self._thread.submit(self._try, uri)
+            except RuntimeError:  # the program is ending: no thread takes on anything new
+                self._try(uri)
 
     def _try(self, uri: str) -> None:
         try:

@@ -170,7 +170,8 @@ class MicroBatchExecution(StreamExecution):
                 if batch is not None:
                     self._run_batch(batch, late_ms)
                 else:
-                    self._progress.idle(self._resources.planner.ends, self._resources.watermark)
+                    planner = self._resources.planner
+                    self._progress.idle(planner.next_id, planner.ends, self._resources.watermark)
             finally:
                 self._trigger_ended(had_work)
         if self._must_stop():
@@ -239,6 +240,7 @@ class MicroBatchExecution(StreamExecution):
         except Exception as error:
             if self._must_stop():
                 return
+            held.durable.require_ownership()  # without it tasks fail, and that is why
             raise BatchError(
                 user_traceback(error),
                 f"Batch {batch.batch_id} failed {where_it_failed(error)}.",

@@ -16,6 +16,7 @@ from tidemill.checkpoint.program_file import read_header
 from tidemill.checkpoint.storage import open_storage
 from tidemill.common.clock import Clock, SystemClock
 from tidemill.common.config import GRACEFUL_STOP_TIMEOUT_MS, STOP_GRACEFULLY_ON_SHUTDOWN
+from tidemill.common.shutdown import ShutdownHook
 from tidemill.common.times import duration_ms
 from tidemill.errors import GraphError, IllegalStateError, UnsupportedError
 from tidemill.progress.events import StreamingStarted
@@ -34,7 +35,6 @@ from tidemill.streaming.program import (
     refuse_foreign,
     spark_context_for,
 )
-from tidemill.streaming.shutdown import ShutdownHook
 from tidemill.streaming.stateful_node import StatefulNode, state_rdd
 from tidemill.streaming.stream_start import StreamStart
 from tidemill.streaming.upgrade import Renames

@@ -1,4 +1,4 @@
-"""Stopping a context when its process is told to end."""
+"""Stopping streams when their process is told to end."""
 
 from __future__ import annotations
 
