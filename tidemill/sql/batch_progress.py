@@ -35,8 +35,7 @@ class BatchProgress:
         self._reporter = reporter
         self._sources = sources
         self._sink = sink
-        self._last_batch_id = -1
-        # Where the last batch began: Spark's progress of an idle trigger says so again.
+        # Those of the last batch: Spark's progress of an idle trigger has them again.
         self._operators: Sequence[StateOperatorReport] = ()
 
     def rows_read(
@@ -62,7 +61,6 @@ class BatchProgress:
         times: Sequence[EventTimes],
         observed: Mapping[str, Row],
     ) -> None:
-        self._last_batch_id = batch.batch_id
         self._operators = operators
         self._reporter.finish_trigger(
             batch.batch_id,
@@ -70,7 +68,8 @@ class BatchProgress:
             sources=[
                 SourceReport(
                     source.description,
-                    batch.ranges[source.number].start,
+                    # As Spark has it: before the first batch there is no offset.
+                    batch.ranges[source.number].start if batch.batch_id else None,
                     batch.ranges[source.number].end,
                     batch.ranges[source.number].end,
                     rows[source.number],
@@ -83,17 +82,19 @@ class BatchProgress:
             observed_metrics=observed,
         )
 
-    def idle(self, ends: Mapping[int, Any], watermark: WatermarkTracker) -> None:
+    def idle(self, next_id: int, ends: Mapping[int, Any], watermark: WatermarkTracker) -> None:
+        """There was nothing for the next batch. ``ends`` is where the one before has ended."""
+        offsets = dict(ends) if next_id else dict.fromkeys(ends)
         times = [EventTimes(0)] if watermark.delays_ms else []
         self._reporter.finish_trigger(
-            self._last_batch_id + 1,
+            next_id,
             has_executed=False,
             sources=[
                 SourceReport(
                     source.description,
-                    ends[source.number],
-                    ends[source.number],
-                    ends[source.number],
+                    offsets[source.number],
+                    offsets[source.number],
+                    offsets[source.number],
                 )
                 for source in self._sources.sources
             ],
