@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -34,6 +35,7 @@ class StandaloneCluster:
         self._workers = workers
         self.master = f"spark://127.0.0.1:{self._port}"
         self._processes: list[subprocess.Popen[bytes]] = []
+        self._named: dict[str, subprocess.Popen[bytes]] = {}
 
     def __enter__(self) -> StandaloneCluster:
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -59,6 +61,14 @@ class StandaloneCluster:
             "Successfully registered with master",
         )
 
+    def lose_worker(self, number: int) -> None:
+        """A machine dies: the worker, its executors, and all that is on its disk."""
+        process = self._named.pop(f"worker-{number}")
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        self._processes.remove(process)
+        shutil.rmtree(self._folder / f"worker-{number}-disk", ignore_errors=True)
+
     def _start(self, name: str, main: str, arguments: list[str], ready: str) -> None:
         log = self._folder / f"{name}.log"
         environment = {
@@ -67,6 +77,7 @@ class StandaloneCluster:
             "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_DAEMON_JAVA_OPTS": LIGHT,
             "SPARK_DAEMON_MEMORY": "256m",
+            "SPARK_LOCAL_DIRS": str(self._folder / f"{name}-disk"),
         }
         with log.open("wb") as output:
             process = subprocess.Popen(
@@ -77,6 +88,7 @@ class StandaloneCluster:
                 start_new_session=True,
             )
         self._processes.append(process)
+        self._named[name] = process
         wait_for(
             lambda: process.poll() is not None or re.search(ready, log.read_text()) is not None,
             f"{name} to start",
