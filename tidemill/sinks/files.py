@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from pyspark.sql.types import StringType, StructType
 
 from tidemill.common.clock import Clock
 from tidemill.common.fault_points import fault_point
-from tidemill.errors import CheckpointError, GraphError
+from tidemill.errors import CheckpointError, GraphError, OwnershipLostError
 from tidemill.sinks.file_manifest import FileManifest, ManifestFile, ManifestSettings
 from tidemill.sinks.file_options import FileSinkOptions
 from tidemill.sinks.sink import APPEND, BatchOutput, Sink, SinkRuntime
@@ -33,14 +34,17 @@ class FileSink(Sink):
     A batch is written in these steps. After a crash the batch runs again, from the first step:
 
     1. IF the manifest has the batch: it is visible, and durable. Nothing is written again.
-    2. What an earlier attempt has left is removed: the files that its journal names, then its staging folder.
-    3. Spark writes the rows into ``_tidemill_staging/<query>/<batch>/files``, which readers ignore.
+    2. What earlier attempts have left is removed: the files that their journals name, then their staging.
+    3. Spark writes the rows into ``_tidemill_staging/<query>/<batch>/<attempt>/files``, which readers ignore.
     4. The files are made durable, then a journal of where each of them will be: from now on everything
        that this attempt puts into sight can be found and removed again.
     5. The files are moved into place, under names that no other batch uses. Their names are durable after it.
     6. The manifest entry is made, or fails if there is one: the batch is visible as a whole, and durable. An
        error until here is undone at once, a crash by step 2 of the next run.
     7. The staging folder, with the journal, is removed.
+
+    A driver that has been replaced by another while it was paused does none of 2, 5 and 6: they happen while
+    the checkpoint cannot be taken over.
 
     Options of its own, all others go to Spark's writer:
 
@@ -110,7 +114,8 @@ class FileSink(Sink):
             return None
 
         # 2. What an earlier attempt has left.
-        staged.undo()
+        with runtime.checkpoint.as_owner():
+            staged.undo()
         fault_point("sink.begun")
         try:
             # 3. Spark's own files.
@@ -120,6 +125,21 @@ class FileSink(Sink):
             # 4. The journal.
             moves = staged.make_durable()
             fault_point("sink.journaled")
+        except Exception:
+            # What is staged by a driver that has been replaced, its successor removes.
+            with suppress(OwnershipLostError), runtime.checkpoint.as_owner():
+                staged.undo()
+            raise
+        with runtime.checkpoint.as_owner():
+            self._show(staged, batch_id, moves)
+        fault_point("sink.committed")
+        self._claim(runtime)
+        # 7. No traces.
+        staged.remove()
+        return None
+
+    def _show(self, staged: StagedBatch, batch_id: int, moves: Sequence[str]) -> None:
+        try:
             # 5. In place.
             files = staged.move(moves)
             fault_point("sink.moved")
@@ -135,11 +155,6 @@ class FileSink(Sink):
         except BaseException:
             self._failed = True
             raise
-        fault_point("sink.committed")
-        self._claim(runtime)
-        # 7. No traces.
-        staged.remove()
-        return None
 
     def stop(self) -> None:
         if self._runtime is not None:

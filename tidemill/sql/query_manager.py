@@ -22,6 +22,7 @@ from tidemill.sql.options import Options
 from tidemill.sql.query import QueryExecution, StreamingQuery
 from tidemill.sql.query_errors import QueryArgumentError, QueryFailedError
 from tidemill.sql.query_events import query_started, query_terminated
+from tidemill.sql.query_shutdown import QueryShutdown
 from tidemill.sql.triggers import ProcessingTime, Trigger
 
 if TYPE_CHECKING:
@@ -99,6 +100,7 @@ class StreamingQueryManager(PySparkStreamingQueryManager):
         # What awaitAnyTermination answers: has a query ended since the last reset, and how.
         self._any_ended = False
         self._failure: QueryFailedError | None = None
+        self._shutdown = QueryShutdown(spark, lambda: self.active)
 
     # -- what users call ---------------------------------------------------------------------------
 
@@ -207,6 +209,7 @@ class StreamingQueryManager(PySparkStreamingQueryManager):
             raise
         query = StreamingQuery(execution)
         self._start_bus()
+        self._shutdown.watch()
         with self._changed:  # 4
             self._active[execution.run_id] = _Run(query, location, taken)
         self._announce(execution, used_clock)
@@ -273,6 +276,7 @@ class StreamingQueryManager(PySparkStreamingQueryManager):
         failure = run.query.exception()
         error: BaseException | None = not_started if failure is None else failure
         self._give_back(execution.name, run.location, run.taken, failed=error is not None)
+        self._shutdown.rest()
         self._bus.post(query_terminated(execution.id, execution.run_id, error))
         with self._changed:
             # A query that ended well does not hide one that failed before.
