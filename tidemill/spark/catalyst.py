@@ -40,26 +40,34 @@ class Catalyst:
         self.logical = spark_sql.catalyst.plans.logical
         self.expressions = spark_sql.catalyst.expressions
         self.execution = spark_sql.execution
+        # Looking a name up takes a call for each of its parts.
+        self._modules: dict[str, Any] = {}
+        sessions = spark_sql.classic.SparkSession
+        self._active_session = sessions.getActiveSession
+        self._set_active_session = sessions.setActiveSession
+        self._clear_active_session = sessions.clearActiveSession
         self._nil = self.module("scala.collection.immutable.Nil")
         self.none = getattr(jvm.scala, "None$").__getattr__("MODULE$")
 
     def module(self, name: str) -> Any:
         """The Scala object of that full name."""
-        return self.jvm.java.lang.Class.forName(f"{name}$").getField("MODULE$").get(None)
+        if name not in self._modules:
+            found = self.jvm.java.lang.Class.forName(f"{name}$")
+            self._modules[name] = found.getField("MODULE$").get(None)
+        return self._modules[name]
 
     @contextmanager
     def active(self, jsession: Any) -> Iterator[None]:
         """Plan and execute with the settings of another session; the thread has its own again afterwards."""
-        sessions = self.jvm.org.apache.spark.sql.classic.SparkSession
-        before = sessions.getActiveSession()
-        sessions.setActiveSession(jsession)
+        before = self._active_session()
+        self._set_active_session(jsession)
         try:
             yield
         finally:
             if before.isDefined():
-                sessions.setActiveSession(before.get())
+                self._set_active_session(before.get())
             else:
-                sessions.clearActiveSession()
+                self._clear_active_session()
 
     # -- collections -------------------------------------------------------------------------------
 

@@ -1,7 +1,9 @@
 """A physical plan that is run again for every batch.
 
-Between batches only what lies between the stream's leaves and the result is copied, because a node of
-Spark's runs once. What is static stays: a table is broadcast once, a static exchange is written once.
+Between batches only what lies between the stream's leaves and the result is copied, because an exchange of
+Spark's is written once and gives the same rows ever after. What is static stays: a table is broadcast once, a
+static exchange is written once. A plan without an exchange of the stream is not copied at all: its tasks ask
+for their splits whenever they run.
 """
 
 from __future__ import annotations
@@ -13,6 +15,16 @@ from typing import Any
 from tidemill.spark.catalyst import Catalyst, Node
 from tidemill.spark.event_time import EventTimes, WatermarkSpec, event_times, is_watermark_metric
 from tidemill.spark.stream_leaves import FileRelations, is_fetch, scan_of, template_source
+
+_KEEPERS = frozenset(
+    {
+        "CollectLimitExec",
+        "CollectTailExec",
+        "TakeOrderedAndProjectExec",
+        "AttachDistributedSequenceExec",
+    }
+)
+"""Nodes that have an exchange, or a cache, without being called one."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +58,10 @@ class CompiledPlan:
         self.operators = operators
         self._files = files
         self._is_all_stream = True
+        self._keeps_rows = False
         self._way = self._find_way(executed)
+        self.observes = "CollectMetrics" in str(executed.treeString())
+        self._lasting: tuple[Node, Any] | None = None
 
     def _find_way(self, node: Node) -> _OnTheWay | None:
         c = self._c
@@ -62,19 +77,37 @@ class CompiledPlan:
             return None
         if not all(below):
             self._is_all_stream = False
+        name = c.name(node)
+        if "Exchange" in name or name in _KEEPERS:
+            self._keeps_rows = True
         return _OnTheWay(node, tuple(children), below)
 
     def for_batch(self, files: Mapping[str, Sequence[str]]) -> ExecutablePlan:
-        """A copy to run once. ``files`` has the files of each file leaf."""
+        """The plan of a batch, to run once. ``files`` has the files of each file leaf."""
+        if not self._files:
+            return ExecutablePlan(self._c, self, None, {})
         scans: dict[str, list[Node]] = {}
+        return ExecutablePlan(self._c, self, self.copy(files, scans), scans)
+
+    def copy(self, files: Mapping[str, Sequence[str]] | None = None, scans: Any = None) -> Node:
+        """A plan that has not run yet. ``scans`` is given the scans of its files."""
         with self._c.active(self.jsession):
             # Without a way the optimizer has found that there is never a row.
-            plan = (
-                self.template.clone()
-                if self._way is None or self._is_all_stream
-                else self._renewed(self._way, files, scans)
-            )
-        return ExecutablePlan(self._c, self, plan, scans)
+            if self._way is None or self._is_all_stream:
+                return self.template.clone()
+            return self._renewed(self._way, files or {}, {} if scans is None else scans)
+
+    def lasting(self) -> tuple[Node, Any] | None:
+        """A plan that may be run again, and the RDD of its rows; None if there is no such plan."""
+        if self._files or self._way is None or self._keeps_rows:
+            return None
+        if self._lasting is None:
+            plan = self.copy()
+            with self._c.active(self.jsession):
+                self._lasting = plan, plan.execute()
+        elif self.observes:
+            self._lasting[0].resetMetrics()
+        return self._lasting
 
     def _renewed(
         self, way: _OnTheWay, files: Mapping[str, Sequence[str]], scans: dict[str, list[Node]]
@@ -97,29 +130,47 @@ class CompiledPlan:
 
 
 class ExecutablePlan:
-    """The plan of one batch."""
+    """The plan of one batch. It is run once, by one of :meth:`count`, :meth:`collect`, :meth:`execute`."""
 
     def __init__(
         self,
         catalyst: Catalyst,
         compiled: CompiledPlan,
-        plan: Node,
+        plan: Node | None,
         scans: Mapping[str, Sequence[Node]],
     ) -> None:
-        self._c = catalyst
+        self.catalyst = catalyst
         self.compiled = compiled
-        self.plan = plan
+        self._plan = plan
         self._scans = scans
 
-    def execute(self) -> Any:
-        """The JVM RDD of its rows."""
-        with self._c.active(self.compiled.jsession):
-            return self.plan.execute()
+    def count(self) -> int:
+        """Compute all rows. How many there are."""
+        lasting = self.compiled.lasting()
+        if lasting is None:
+            return int(self.execute().count())
+        self._plan, rows = lasting
+        return int(rows.count())
 
     def collect(self) -> Any:
         """The JVM array of its rows, on the driver."""
-        with self._c.active(self.compiled.jsession):
-            return self.plan.executeCollectPublic()
+        lasting = self.compiled.lasting()
+        if lasting is not None:
+            self._plan = lasting[0]
+        plan = self._own_plan()
+        with self.catalyst.active(self.compiled.jsession):
+            return plan.executeCollectPublic()
+
+    def execute(self) -> Any:
+        """The JVM RDD of its rows: of this batch only, because Spark caches rows by the RDD they are from."""
+        plan = self._own_plan()
+        with self.catalyst.active(self.compiled.jsession):
+            return plan.execute()
+
+    def _own_plan(self) -> Node:
+        if self._plan is None:
+            self._plan = self.compiled.copy()
+        return self._plan
 
     def rows_scanned(self, source_id: str) -> int | None:
         """How many rows the scans of a file leaf have given, after the batch has run."""
@@ -131,16 +182,17 @@ class ExecutablePlan:
 
     def metrics(self) -> tuple[list[EventTimes], dict[str, Any]]:
         """After the batch has run: the event times of each watermark, and what the user observes."""
-        found = self._c.module("org.apache.spark.sql.execution.CollectMetricsExec").collect(
-            self.plan
-        )
+        if not self.compiled.observes or self._plan is None:
+            return [EventTimes(0) for _ in self.compiled.watermarks], {}
+        c = self.catalyst
+        found = c.module("org.apache.spark.sql.execution.CollectMetricsExec").collect(self._plan)
         times = []
         for watermark in self.compiled.watermarks:
             row = found.get(watermark.metric)
             times.append(EventTimes(0) if row.isEmpty() else event_times(row.get()))
         observed = {
-            str(pair._1()): self._c.python_row(pair._2())
-            for pair in self._c.items(found.toSeq())
+            str(pair._1()): c.python_row(pair._2())
+            for pair in c.items(found.toSeq())
             if not is_watermark_metric(str(pair._1()))
         }
         return times, observed

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame
 
-from tidemill.spark.catalyst import Catalyst
 from tidemill.spark.compiled_plan import ExecutablePlan
 
 if TYPE_CHECKING:
@@ -32,12 +31,12 @@ class PlannedBatch:
         self.replaces = replaces
         self.executable = executable
         self._session = session
-        self._c = Catalyst(session)
+        self._c = executable.catalyst
         self._must_run_once = must_run_once
         self._kept: DataFrame | None = None
 
     def count(self) -> int:
-        return int(self._rows().count())
+        return self.executable.count()
 
     def collected(self) -> DataFrame:
         rows = self.executable.collect()
@@ -48,7 +47,7 @@ class PlannedBatch:
 
     def dataframe(self, consumed_once: bool = False) -> DataFrame:
         jdf = self._session._jsparkSession.internalCreateDataFrame(
-            self._rows(), self.executable.compiled.schema, False
+            self.executable.execute(), self.executable.compiled.schema, False
         )
         df = DataFrame(jdf, self._session)
         if self._must_run_once and not consumed_once:
@@ -60,6 +59,3 @@ class PlannedBatch:
         if self._kept is not None:
             self._kept.unpersist()
             self._kept = None
-
-    def _rows(self) -> Any:
-        return self.executable.execute()
