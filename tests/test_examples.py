@@ -9,7 +9,10 @@ import sys
 from itertools import islice
 from pathlib import Path
 
+import pyarrow.dataset
 import pytest
+
+from tests.waiting import wait_for
 
 ROOT = Path(__file__).parents[1]
 
@@ -21,6 +24,9 @@ ROOT = Path(__file__).parents[1]
         ("top3_hot_product", ["|   books|  atlas|     2|", "|   books|  comic|     2|"]),
         ("persist_word_count", ["to 3", "be 2"]),
         ("update_state_by_key", ["to 3", "be 2"]),
+        ("structured_windows", ["|12:00|12:10|21.0|       3|", "|12:10|12:20|25.0|       2|"]),
+        ("structured_foreach", ["300 rows, their sum is 44850"]),
+        ("structured_own_source", ["|     ann| 10.0|", "|     ann| 12.5|", "|     cid|  7.0|"]),
     ],
 )
 def test_example(name: str, expected: list[str]) -> None:
@@ -29,7 +35,7 @@ def test_example(name: str, expected: list[str]) -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -44,7 +50,7 @@ def test_a_receiver_of_ones_own() -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
@@ -53,7 +59,7 @@ def test_a_receiver_of_ones_own() -> None:
 
 def test_words_of_a_socket() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        server.settimeout(60)
+        server.settimeout(240)
         process = subprocess.Popen(
             [
                 *(sys.executable, "-u", "examples/network_word_count.py", "127.0.0.1"),
@@ -76,11 +82,71 @@ def test_words_of_a_socket() -> None:
                 "('to', 2)",
             ]
             process.terminate()
-            _, errors = process.communicate(timeout=60)
+            _, errors = process.communicate(timeout=240)
             assert (process.returncode, errors) == (143, "")
         finally:
             process.kill()
             process.wait()
+
+
+def test_words_of_a_socket_as_a_query() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(240)
+        process = subprocess.Popen(
+            [
+                *(sys.executable, "-u", "examples/structured_network_word_count.py", "127.0.0.1"),
+                str(server.getsockname()[1]),
+            ],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            connection, _ = server.accept()
+            connection.sendall(b"to be or not\nto be\n")
+            assert process.stdout is not None
+            counts = (line.strip() for line in process.stdout if re.match(r"\|.* \d+\|", line))
+            found = list(islice(counts, 4))
+            assert found == ["|  be|    2|", "|  to|    2|", "| not|    1|", "|  or|    1|"]
+            process.terminate()
+            _, errors = process.communicate(timeout=240)
+            assert (process.returncode, errors) == (143, "")
+        finally:
+            process.kill()
+            process.wait()
+
+
+def test_the_files_example_writes_every_row_once_through_a_kill(tmp_path: Path) -> None:
+    incoming, clicks = tmp_path / "incoming", tmp_path / "clicks"
+    incoming.mkdir()
+
+    def run_until(batch: str) -> None:
+        folders = (str(incoming), str(clicks), str(tmp_path / "checkpoint"))
+        process = subprocess.Popen(
+            [sys.executable, "examples/structured_files.py", *folders],
+            cwd=ROOT,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            manifest = clicks / "_spark_metadata" / batch
+            wait_for(lambda: manifest.exists() or process.poll() is not None, batch, 300)
+        finally:
+            process.kill()
+            _, errors = process.communicate()
+        assert errors == ""
+
+    (incoming / "1.json").write_text('{"user": "ann", "page": "/"}\nbroken\n')
+    run_until("0")
+    (incoming / "2.json").write_text('{"user": "bob", "page": "/"}\n')
+    run_until("1")
+    rows = pyarrow.dataset.dataset(clicks, partitioning="hive").to_table().to_pylist()
+    assert sorted((row["user"] or "", row["valid"]) for row in rows) == [
+        ("", "false"),
+        ("ann", "true"),
+        ("bob", "true"),
+    ]
 
 
 def test_the_streaming_checkpoint_example_survives_a_kill(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@
 
 A query reads a :class:`MemoryStream` that the test fills::
 
-    words = MemoryStream("word string")
+    words = MemoryStream("word string", keep=True)
     counts = spark.readStream.format(words.name).load().groupBy("word").count()
     query = counts.writeStream.format("memory").queryName("counts").outputMode("complete").start()
     words.add([("a",), ("b",), ("a",)])
