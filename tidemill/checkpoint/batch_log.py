@@ -40,7 +40,7 @@ from typing import Any, TypeVar
 
 from tidemill.checkpoint.storage import Storage
 from tidemill.common.fault_points import fault_point
-from tidemill.errors import DamagedCheckpointError
+from tidemill.errors import DamagedCheckpointError, GraphError
 
 T = TypeVar("T")
 
@@ -217,7 +217,14 @@ class BatchLog:
 
     def write_offsets(self, batch_id: int, record: OffsetRecord) -> None:
         fault_point("batch.before-offsets")
-        self._storage.write(f"offsets/{batch_id}", record.to_text().encode())
+        try:
+            text = record.to_text()
+        except TypeError as error:
+            raise GraphError(
+                f"an offset of batch {batch_id} cannot be written down: {error}. What a source gives as its "
+                f"offset must be a JSON value; the offsets are {dict(record.offsets)!r:.300}"
+            ) from None
+        self._storage.write(f"offsets/{batch_id}", text.encode())
         fault_point("batch.after-offsets")
 
     def write_commit(self, batch_id: int, record: CommitRecord) -> None:

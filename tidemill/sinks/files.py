@@ -88,6 +88,13 @@ class FileSink(Sink):
         self._options.check(runtime.session, self._format)
         check_columns(self._format, schema_of(runtime), self._partition_by)
         self._target = open_target(runtime.session, self._path)
+        try:
+            self._target.make()
+        except OSError as error:
+            raise GraphError(
+                f"the {self._format} sink cannot write to {self._path}: {error.strerror or error}. Write to "
+                "a directory that this program may write to, or make it."
+            ) from None
         settings = ManifestSettings.read(runtime.session.conf, self._options.retention_ms)
         self._manifest = FileManifest(self._target, settings, self._clock)
         self._manifest.load()

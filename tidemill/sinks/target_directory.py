@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import uuid
@@ -65,6 +66,9 @@ class TargetDirectory(ABC):
     def sync(self, files: Sequence[str]) -> None:
         """Make the contents of files durable."""
 
+    def make(self) -> None:
+        """Make the directory, if it is not there. ``OSError`` if it cannot be made, or is none."""
+
     @abstractmethod
     def move(self, source: str, target: str) -> None:
         """Move a file, making the folders above its target."""
@@ -122,6 +126,13 @@ class LocalTarget(TargetDirectory):
 
     def _path(self, path: str) -> str:
         return f"{self._root}/{path}" if path else self._root
+
+    def make(self) -> None:
+        _make_folder(self._root)
+        if not os.path.isdir(self._root):
+            raise NotADirectoryError(errno.ENOTDIR, "it is a file, and not a directory", self._root)
+        if not os.access(self._root, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, "this program may not write there", self._root)
 
     def file_uri(self, path: str) -> str:
         return f"file://{quote(self._path(path), safe=_PLAIN)}"

@@ -241,7 +241,15 @@ class FilesSource(FileTableSource):
         self._end = number
 
     def files(self, range_: OffsetRange) -> Sequence[str]:
-        return [readable_path(file.path) for file in self._range_files(range_)]
+        """Spark leaves out a file that is gone, in its own streams as well; here it is said."""
+        files = self._range_files(range_)
+        for file in files:
+            if self._tree.is_gone(file.path):
+                logger.warning(
+                    "file %s was planned to be read and is gone: the query goes on without it",
+                    file.path,
+                )
+        return [readable_path(file.path) for file in files]
 
     def size(self, range_: OffsetRange) -> RangeSize:
         files = self._range_files(range_)
@@ -316,7 +324,7 @@ def _position(offset: Offset) -> int:
     except (TypeError, LookupError, ValueError):
         raise CheckpointError(
             f'{offset!r} is no offset of a file source, which looks like {{"logOffset": 7}}: the checkpoint '
-            "belongs to another query"
+            "belongs to another query. Give this one a new checkpointLocation"
         ) from None
 
 

@@ -175,7 +175,8 @@ def _began_ms(log: SourceLog | None, now_ms: int) -> int:
         raise DamagedCheckpointError(
             log.storage.full_name(START_TIME),
             f"has {data[:40]!r} and not v1 and the time at which the rate source began",
-            "Restore it from a backup: without it, rows would get other times.",
+            "If the query has read something else until now, give it a new checkpointLocation. If not, "
+            "restore the file from a backup: without it, rows would get other times.",
             log.storage.uri,
         )
     return int(match[1])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import traceback
+from typing import Any
 
 import pyspark
 from py4j.protocol import Py4JJavaError
@@ -16,6 +17,13 @@ _PYSPARK = os.path.dirname(os.path.abspath(pyspark.__file__)) + os.sep
 _TIDEMILL = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _HEADER = "Traceback (most recent call last):"
 _INSTALLED = re.compile(r"(site-packages|\.zip)/(pyspark|py4j|tidemill)/")
+_CANNOT_READ = "[FAILED_READ_FILE"
+_HOW_TO_GO_ON = (
+    "Repair or remove the file, and start the query again: the batch runs again, from its checkpoint. With "
+    "the option ignoreCorruptFiles=true of the reader, files that cannot be read are left out."
+)
+# An error that Tidemill raises on purpose says all there is to say, without a trace.
+_ERROR_OF_OURS = re.compile(r"^tidemill\.errors\.(?P<error>\w+: .*)", re.MULTILINE | re.DOTALL)
 _FRAME = re.compile(r'^ {2}File "(?P<file>[^"]+)", line ')
 
 
@@ -32,6 +40,10 @@ def user_traceback(error: BaseException) -> str:
     # Java's own stack trace begins with a tab; a blank line may be part of the user's message.
     in_task = re.split(r"\n\tat |\nDriver stacktrace", from_spark[max(0, start) :], maxsplit=1)[0]
     first = _without_plumbing(in_task).rstrip()
+    if start < 0:
+        first = "\n".join([first, *_causes(error)])
+    if _CANNOT_READ in first:
+        first = f"{first}\n{_HOW_TO_GO_ON}"
     on_driver = _own_frames("".join(traceback.format_tb(error.__traceback__)))
     # PySpark may have added the frames of the worker to those of the driver.
     started_here = [frame for frame in on_driver if frame.split("\n")[0] not in first]
@@ -60,11 +72,33 @@ def _sparks_message(error: BaseException) -> str | None:
     return None
 
 
+def _causes(error: BaseException) -> list[str]:
+    """What the JVM says of the causes of an error: the first message may name the file only."""
+    found = []
+    try:
+        cause = _java_cause(error)
+        while cause is not None:
+            name = str(cause.getClass().getSimpleName())
+            found.append(f"caused by {name}: {cause.getMessage()}")
+            cause = cause.getCause()
+    except Exception:  # the JVM has gone away, and with it the exception object
+        return []
+    return found
+
+
+def _java_cause(error: BaseException) -> Any:
+    if isinstance(error, Py4JJavaError):
+        return error.java_exception.getCause()
+    origin = getattr(error, "_origin", None)
+    return None if origin is None else origin.getCause()
+
+
 def _without_plumbing(text: str) -> str:
     """A traceback without the frames of PySpark and Tidemill, unless that leaves no frame at all."""
     parts = _parts(text)
     if not any(is_own for _, is_own in parts):
-        return text
+        of_ours = _ERROR_OF_OURS.search(text)
+        return text if of_ours is None else of_ours["error"]
     return "".join(part for part, is_own in parts if is_own is not False)
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
@@ -46,6 +47,8 @@ class SessionHooks:
     streams: Callable[[SparkSession], Any]
     write_stream: Callable[[DataFrame], Any]
     for_action: Callable[[DataFrame], DataFrame | None]
+    before_stop: Callable[[], None] = lambda: None
+    """Called by ``spark.stop()`` and ``sc.stop()``, of any session, while everything still runs."""
 
 
 _attached: dict[str, SessionHooks] = {}
@@ -94,6 +97,7 @@ def _install() -> None:
     )
     for name in ACTIONS:
         _replace_action(name)
+    _replace_stop()
 
 
 def _hooks_of_stream(df: DataFrame) -> SessionHooks | None:
@@ -113,6 +117,23 @@ def _replace_property(
         return getattr(hooks, hook)(self)
 
     setattr(owner, name, property(get, doc=original.__doc__))
+
+
+def _replace_stop() -> None:
+    """``SparkSession.stop()`` calls it as well. The sessions end with their context."""
+    original = SparkContext.stop
+
+    @functools.wraps(original)
+    def stop(self: SparkContext) -> None:
+        with _lock:
+            ending = list(_attached.values())
+        for hooks in ending:
+            hooks.before_stop()
+        original(self)
+        with _lock:
+            _attached.clear()
+
+    SparkContext.stop = stop  # type: ignore[method-assign]
 
 
 def _replace_action(name: str) -> None:

@@ -44,6 +44,7 @@ def attach(spark: SparkSession) -> SparkSession:
                 streams=lambda _: manager,
                 write_stream=_writer,
                 for_action=readable_now,
+                before_stop=manager.stop_all,
             ),
         )
     return spark

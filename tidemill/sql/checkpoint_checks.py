@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from tidemill.checkpoint.batch_log import LoggedBatches
 from tidemill.checkpoint.storage import Storage
-from tidemill.errors import CheckpointError
+from tidemill.errors import CheckpointError, DamagedCheckpointError
+from tidemill.sql.query_plan_file import PLAN
 
+OFFSET_OF_FILES = "logOffset"
 SPARKS_OPERATORS = "state"
 """Spark describes each operator in ``state/0/_metadata/metadata``, JSON after a version line."""
 
@@ -36,6 +38,17 @@ def _operator_name(metadata: str) -> str:
         return "an operator that is not known here"
 
 
+def require_no_state(storage: Storage, logged: LoggedBatches) -> None:
+    """Batches that have kept state had a plan. For a directory without one."""
+    if any(record.state for record in logged.commits.values()):
+        raise DamagedCheckpointError(
+            storage.full_name(PLAN),
+            "is missing, although the batches of this query have kept state",
+            "Restore it from a backup of the checkpoint directory. Nothing has been changed.",
+            storage.uri,
+        )
+
+
 def require_state(storage: Storage, logged: LoggedBatches) -> None:
     """A query with state cannot go on from batches that kept none. For a directory without a plan."""
     if logged.offsets:
@@ -48,16 +61,28 @@ def require_state(storage: Storage, logged: LoggedBatches) -> None:
 
 
 def require_same_sources(
-    storage: Storage, logged: LoggedBatches, sources: Mapping[str, str]
+    storage: Storage, logged: LoggedBatches, sources: Mapping[str, str], of_files: Collection[str]
 ) -> None:
-    """Refuse a query whose sources could be taken for others. ``sources`` are descriptions by name.
+    """Refuse a query whose sources could be taken for others. ``sources`` are descriptions by name,
+    ``of_files`` the names of those that are files.
 
     A source without a name of its own is called by its place in the query: with one more or one less, all
     offsets behind it would be those of another source. Sources with names may come and go.
     """
     if logged.last_planned is None:
         return
-    before = list(logged.offsets[logged.last_planned].offsets)
+    ends = logged.offsets[logged.last_planned].offsets
+    for name, end in ends.items():
+        was_files = isinstance(end, dict) and list(end) == [OFFSET_OF_FILES]
+        if name in sources and end is not None and was_files != (name in of_files):
+            raise CheckpointError(
+                f"{storage.uri} is the checkpoint of another query: its source {name} has read "
+                f"{'files' if was_files else 'no files'} (up to {json.dumps(end)}), and this one is "
+                f"{sources[name]}. Read what was read before, or give the changed query a new "
+                "checkpointLocation. Nothing has been changed.",
+                storage.uri,
+            )
+    before = list(ends)
     changed = set(before) ^ set(sources)
     if not any(name.isdigit() for name in changed):
         return

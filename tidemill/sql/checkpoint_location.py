@@ -7,10 +7,13 @@ import os
 import shutil
 import tempfile
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tidemill.errors import CheckpointError
+from tidemill.sql.options import nearest
 from tidemill.sql.query_errors import QueryAnalysisError
 
 if TYPE_CHECKING:
@@ -46,13 +49,31 @@ def resolve(
             f"{_absolute(of_all).rstrip('/')}/{query_name or str(uuid.uuid4())}"
         )
     if not may_be_temporary:
+        slip = nearest(OPTION, options, 0.8)
+        hint = f" There is an option {slip}: did you mean {OPTION}?" if slip else ""
         raise QueryAnalysisError(
             f'checkpointLocation must be specified either through option("{OPTION}", ...) or '
-            f'SparkSession.conf.set("{SETTING}", ...).'
+            f'SparkSession.conf.set("{SETTING}", ...).{hint}'
         )
     directory = tempfile.mkdtemp(prefix="tidemill-temporary-checkpoint-")
     logger.info("a temporary checkpoint, to be deleted when the query stops: %s", directory)
     return CheckpointLocation(directory, is_temporary=True)
+
+
+@contextmanager
+def usable(location: CheckpointLocation) -> Iterator[None]:
+    """Say of an error of the operating system, at the first look into the directory, what to do."""
+    try:
+        yield
+    except OSError as error:
+        file = str(error.filename or "")
+        if not file or not (file.startswith(location.uri) or location.uri.startswith(file)):
+            raise
+        raise CheckpointError(
+            f"the directory {location.uri} cannot be used as checkpointLocation: {error.strerror} ({file}). "
+            "Give a directory that this program may read and write; it is made if it is not there.",
+            location.uri,
+        ) from None
 
 
 def discard(spark: SparkSession, location: CheckpointLocation, failed: bool) -> None:

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 FILE_FORMATS = ("text", "csv", "json", "orc", "parquet", "xml", "avro", "binaryFile")
 
+PARSE_MODES = ("PERMISSIVE", "DROPMALFORMED", "FAILFAST")
+
 NOT_FOR_SPARK = ("modifiedBefore", "modifiedAfter")
 """Options of file streams that Tidemill's have and Spark's refuse."""
 
@@ -132,6 +134,11 @@ def _of_files(spark: SparkSession, format_name: str, request: ReadRequest) -> Da
     refuse_slips(request.options, known, what)
     backpressure, max_rate_per_s = _limits(request.options, what)
     options = request.options.without(OF_EVERY_SOURCE)
+    if request.path is None and "path" not in options:
+        raise QueryArgumentError(
+            f"{what} needs to know what to read: .load('/some/directory') or .option('path', ...)"
+        )
+    _require_parse_mode(options, what)
     source_id = new_source_id()
     df = file_placeholder(
         spark,
@@ -190,6 +197,15 @@ def _python_factory(
     return lambda options: python_data_source_table(data_source, options, schema)
 
 
+def _require_parse_mode(options: Options, what: str) -> None:
+    """Spark takes a mode that it does not know for PERMISSIVE: rows that were to fail would be null."""
+    mode = options.get("mode")
+    if mode is not None and mode.upper() not in PARSE_MODES:
+        raise QueryArgumentError(
+            f"option mode of {what} is {mode!r}: there are {', '.join(PARSE_MODES)}"
+        )
+
+
 def _limits(options: Options, what: str) -> tuple[bool | None, float | None]:
     return read_backpressure(options, what), read_max_rate(options, what)
 
@@ -220,8 +236,8 @@ def _unknown_format(format_name: str) -> QueryArgumentError:
 
     known = sorted({*FILE_FORMATS, *RECEIVER_FORMATS, *names()})
     near = nearest(format_name, known, 0.6)
-    hint = f"did you mean {near}? " if near else ""
+    hint = f" Did you mean {near}?" if near else ""
     return QueryArgumentError(
-        f"there is no format {format_name!r} to read a stream from: {hint}There are {', '.join(known)}; "
+        f"there is no format {format_name!r} to read a stream from.{hint} There are {', '.join(known)}; "
         "tidemill.register_source(name, factory) adds another"
     )

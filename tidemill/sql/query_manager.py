@@ -35,6 +35,9 @@ __all__ = ["StreamingQueryManager"]
 LISTENERS_TIMEOUT_S = 10.0
 """``start()`` returns when listeners know of the query, or after this time if they are slow."""
 
+STOP_TIMEOUT_S = 30.0
+"""``spark.stop()`` waits for a query no longer than this."""
+
 logger = logging.getLogger(__name__)
 
 ExecutionFactory = Callable[..., QueryExecution]
@@ -214,11 +217,25 @@ class StreamingQueryManager(PySparkStreamingQueryManager):
             self._active[execution.run_id] = _Run(query, location, taken)
         self._announce(execution, used_clock)
         try:
-            execution.start()  # 5
+            with checkpoint_location.usable(location):
+                execution.start()  # 5
         except BaseException as error:
             self._end(execution, error)
             raise
         return query
+
+    def stop_all(self) -> None:
+        """``spark.stop()``: end all queries first, so that none of them fails of it. Their running batches
+        are abandoned, and run again when they are started from their checkpoints.
+        """
+        for query in self.active:
+            try:
+                query.stop(timeout=STOP_TIMEOUT_S)
+            except Exception as error:
+                logger.warning(
+                    "the query %s could not be stopped: %s", query.name or query.id, error
+                )
+        self.close()
 
     def close(self) -> None:
         """The session is detached: listeners hear no more."""
@@ -246,7 +263,8 @@ class StreamingQueryManager(PySparkStreamingQueryManager):
 
     def _take_checkpoint(self, location: CheckpointLocation, name: str | None) -> list[str]:
         storage = open_storage(location.uri)
-        query_id = BatchLog(storage).read_stream_id()
+        with checkpoint_location.usable(location):
+            query_id = BatchLog(storage).read_stream_id()
         keys = [storage.uri, *([query_id] if query_id is not None else [])]
         _checkpoints.take(keys, f"the query {name!r}" if name else f"a query on {storage.uri}")
         return keys

@@ -108,13 +108,13 @@ def require_same_state(
             )
     if len(before.operators) != len(operators):
         more, what = (
-            (before.operators, "has lost")
+            (before.operators, "lacks an operator that the one before had")
             if len(before.operators) > len(operators)
-            else (operators, "has an operator more than")
+            else (operators, "has an operator that the one before had not")
         )
         extra = more[min(len(before.operators), len(operators))]
         raise CheckpointError(
-            f"{directory} is the checkpoint of another query: this one {what} the one before\n"
+            f"{directory} is the checkpoint of another query: this one {what}\n"
             f"    {extra}\nWrite the query as it was, or give the changed query a new checkpointLocation. "
             "Nothing has been changed.",
             directory,

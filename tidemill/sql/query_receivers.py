@@ -35,7 +35,7 @@ class QueryReceivers:
             storage,
             {
                 each.number: ReceiverOfStream(
-                    str(each.number), each.source, f"the format {each.definition.format}"
+                    each.name, each.source, f"the format {each.definition.format}"
                 )
                 for each in sources.sources
                 if isinstance(each.source, TrackedBlocksSource)

@@ -20,6 +20,7 @@ from tidemill.spark.query_compiler import QueryCompiler, QueryOutline
 from tidemill.spark.session_settings import SessionConf, propagate_settings, state_partitions
 from tidemill.spark.shipping import ship_package
 from tidemill.sql.checkpoint_checks import (
+    require_no_state,
     require_no_state_of_sparks,
     require_same_sources,
     require_state,
@@ -118,10 +119,12 @@ class QueryResources:
     def _check_state(self) -> int:
         """How many partitions the state has. Refuses a checkpoint of a query without state."""
         storage, logged = self.durable.storage, self.durable.logged
-        require_same_sources(storage, logged, self._parts.sources.descriptions())
+        sources = self._parts.sources
+        require_same_sources(storage, logged, sources.descriptions(), sources.of_files())
         self._known = read_plan(storage)
         if self._known is not None:
             return self._known.partitions
+        require_no_state(storage, logged)
         require_no_state_of_sparks(storage)
         if self._parts.is_stateful:
             require_state(storage, logged)

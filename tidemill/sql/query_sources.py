@@ -135,6 +135,9 @@ class QuerySources:
                 took_ms = ended_ms - began_ms
                 source.controller.on_batch(ended_ms, rows[source.number], took_ms, late_ms)
 
+    def of_files(self) -> list[str]:
+        return [each.name for each in self.sources if isinstance(each.source, FileTableSource)]
+
     def files(self, ranges: Mapping[int, OffsetRange]) -> dict[str, list[str]]:
         """The files that a batch reads, by source id."""
         return {
@@ -151,6 +154,11 @@ class QuerySources:
         for source in self.sources:
             if isinstance(source.source, SplitSource):
                 splits = source.source.splits(ranges[source.number], parallelism)
+                if not isinstance(splits, Sequence):
+                    raise GraphError(
+                        f"the source {source.description} gave {splits!r:.100} as the splits of a batch: a "
+                        "list is expected"
+                    )
                 dealt[source.source_id] = [list(splits[task::tasks]) for task in range(tasks)]
         return dealt
 

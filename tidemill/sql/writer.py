@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pyspark.errors import PySparkTypeError, PySparkValueError
+from pyspark.errors import PySparkException, PySparkTypeError, PySparkValueError
 from pyspark.sql.streaming.readwriter import DataStreamWriter as PySparkDataStreamWriter
 from pyspark.sql.utils import to_str
 
@@ -148,6 +149,7 @@ class DataStreamWriter(PySparkDataStreamWriter):
                     "arg_type": type(func).__name__,
                 },
             )
+        _require_two_parameters(func)
         self._format, self._function = FOREACH_BATCH, func
         return self
 
@@ -228,16 +230,21 @@ class DataStreamWriter(PySparkDataStreamWriter):
 
     def _start(self, sink: Sink, needs_checkpoint: bool) -> StreamingQuery:
         manager: StreamingQueryManager = self._spark.streams  # type: ignore[assignment]
-        return manager.start_query(
-            self._df,
-            sink=sink,
-            name=self._query_name,
-            output_mode=self._output_mode,
-            trigger=self._trigger,
-            options=self._options,
-            clock=self._clock,
-            may_use_temporary_checkpoint=not needs_checkpoint,
-        )
+        try:
+            return manager.start_query(
+                self._df,
+                sink=sink,
+                name=self._query_name,
+                output_mode=self._output_mode,
+                trigger=self._trigger,
+                options=self._options,
+                clock=self._clock,
+                may_use_temporary_checkpoint=not needs_checkpoint,
+            )
+        except GraphError as error:
+            if isinstance(error, PySparkException):
+                raise
+            raise QueryAnalysisError(str(error)) from None  # of PySpark's type as well
 
     def _sink(self, path: str | None) -> Sink:
         from tidemill.sinks.registry import sink_for
@@ -284,6 +291,22 @@ class DataStreamWriter(PySparkDataStreamWriter):
                         f"partitionBy({name!r}): there is no such column; there are "
                         f"{', '.join(self._df.columns)}"
                     )
+
+
+def _require_two_parameters(func: Callable[..., Any]) -> None:
+    """Say at once what the first batch would fail with."""
+    try:
+        signature = inspect.signature(func)
+    except (TypeError, ValueError):  # of one that is not written in Python nobody knows
+        return
+    try:
+        signature.bind(None, 0)
+    except TypeError as error:
+        name = getattr(func, "__name__", type(func).__name__)
+        raise QueryArgumentError(
+            f"foreachBatch calls its function with a DataFrame and a batch id, and {name}{signature} cannot "
+            f"be called so: {error}"
+        ) from None
 
 
 def _names(cols: Sequence[Any]) -> list[str]:

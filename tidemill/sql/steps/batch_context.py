@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark import TaskContext
 
-from tidemill.errors import IllegalStateError
+from tidemill.errors import GraphError, IllegalStateError
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -52,7 +52,14 @@ class BatchContext:
     def publish(self, spark_context: SparkContext, run_id: str) -> None:
         """Give the batch to the jobs that the current thread starts from now on."""
         spark_context.setLocalProperty(batch_property(run_id), self.to_json())
-        spark_context.setLocalProperty(splits_property(run_id), json.dumps(self.splits))
+        try:
+            splits = json.dumps(self.splits)
+        except TypeError as error:
+            raise GraphError(
+                f"a split of batch {self.batch_id} cannot be given to a task: {error}. What splits() of a "
+                "source gives must be JSON values"
+            ) from None
+        spark_context.setLocalProperty(splits_property(run_id), splits)
 
     def to_json(self) -> str:
         return json.dumps(

@@ -30,6 +30,11 @@ class RowReader:
     def __call__(self, splits: Sequence[Split]) -> Iterator[pa.RecordBatch]:
         for split in splits:
             for batch in self._read(split):
+                if not isinstance(batch, pa.RecordBatch):
+                    raise GraphError(
+                        f"the source {self._name} gives a {type(batch).__name__} where rows are expected: "
+                        "yield pyarrow.RecordBatch objects"
+                    )
                 columns = [self._column(batch, field) for field in self._schema]
                 yield pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
