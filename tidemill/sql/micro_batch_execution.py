@@ -177,6 +177,7 @@ class MicroBatchExecution(StreamExecution):
         if self._must_stop():
             return False
         if had_work:
+            self._keep_to_rates()
             return True
         if not isinstance(self._trigger, ProcessingTime):
             return False
@@ -184,13 +185,26 @@ class MicroBatchExecution(StreamExecution):
             self._wait_when_idle(IDLE_S)
         return not self._must_stop_waiting()
 
+    def _keep_to_rates(self) -> None:
+        """Wait, in a query without an interval, as long as ``maxRatePerSecond`` asks for."""
+        if isinstance(self._trigger, ProcessingTime) and self._trigger.interval_ms == 0:
+            self._clock.wait_till(
+                self._sources.not_before_ms,
+                lambda: self._must_stop_waiting() or self._is_wanted_now(),
+            )
+
     def _lateness_ms(self) -> int:
-        """How long after its boundary of the trigger's interval a batch begins."""
+        """How long after its boundary of the trigger's interval a batch begins.
+
+        Boundaries that a long batch has missed are not made up for, so they count for nothing here.
+        """
         if not isinstance(self._trigger, ProcessingTime) or self._trigger.interval_ms == 0:
             return 0
         now_ms, due_ms = self._clock.now_ms(), self._due_ms
         self._due_ms = self._trigger.next_time_ms(now_ms)
-        return 0 if due_ms is None else max(0, now_ms - due_ms)
+        if due_ms is None or now_ms < due_ms:
+            return 0
+        return now_ms % self._trigger.interval_ms
 
     def _next_batch(self) -> Batch | None:
         unfinished = self._resources.next_unfinished()

@@ -41,6 +41,7 @@ class QuerySource:
     definition: SourceDefinition
     source: TableSource
     controller: RateController | None
+    max_rate_per_s: float | None = None
 
     @property
     def name(self) -> str:
@@ -59,6 +60,9 @@ class QuerySources:
         self, source_ids: Sequence[str], conf: Conf, options: Options, interval_ms: int
     ) -> None:
         self._interval_ms = interval_ms or FASTEST_INTERVAL_MS
+        # Earlier than this, a batch would take more than the maximum rates allow. Of interest to queries
+        # without an interval: with one, it is what limits are made of.
+        self.not_before_ms = 0
         self.sources = [
             self._make(number, source_id, conf, options)
             for number, source_id in enumerate(source_ids)
@@ -79,24 +83,32 @@ class QuerySources:
                 f"the format {definition.format} gave a {type(source).__name__}, which is no SplitSource: "
                 "see tidemill.sources.table"
             )
-        controller = self._controller(definition, conf, options)
-        return QuerySource(number, source_id, definition, source, controller)
+        max_rate_per_s = self._max_rate(definition, conf, options)
+        controller = self._controller(definition, conf, options, max_rate_per_s)
+        return QuerySource(number, source_id, definition, source, controller, max_rate_per_s)
+
+    def _max_rate(self, definition: SourceDefinition, conf: Conf, options: Options) -> float | None:
+        from tidemill.sql.options import read_max_rate
+
+        if definition.max_rate_per_s is not None:
+            return definition.max_rate_per_s
+        of_query = read_max_rate(options, "the query")
+        return RECEIVER_MAX_RATE.read(conf) if of_query is None else of_query
 
     def _controller(
-        self, definition: SourceDefinition, conf: Conf, options: Options
+        self,
+        definition: SourceDefinition,
+        conf: Conf,
+        options: Options,
+        max_rate_per_s: float | None,
     ) -> RateController | None:
-        from tidemill.sql.options import read_backpressure, read_max_rate
+        from tidemill.sql.options import read_backpressure
 
         of_query = read_backpressure(options, "the query")
         is_on = next(
             (choice for choice in (definition.backpressure, of_query) if choice is not None),
             BACKPRESSURE_ENABLED.read(conf),
         )
-        max_rate_per_s = definition.max_rate_per_s
-        if max_rate_per_s is None:
-            max_rate_per_s = read_max_rate(options, "the query")
-        if max_rate_per_s is None:
-            max_rate_per_s = RECEIVER_MAX_RATE.read(conf)
         if not is_on and max_rate_per_s is None:
             return None
         estimator = rate_estimator(conf, self._interval_ms)
@@ -131,9 +143,13 @@ class QuerySources:
     def learn(self, rows: Mapping[int, int], began_ms: int, ended_ms: int, late_ms: int) -> None:
         """So many rows a batch had of each source, which began ``late_ms`` after it should have."""
         for source in self.sources:
+            found = rows[source.number]
             if source.controller is not None:
-                took_ms = ended_ms - began_ms
-                source.controller.on_batch(ended_ms, rows[source.number], took_ms, late_ms)
+                source.controller.on_batch(ended_ms, found, ended_ms - began_ms, late_ms)
+            if source.max_rate_per_s is not None:
+                # records / (records/s) * ms/s = ms
+                paid_ms = began_ms + int(found / source.max_rate_per_s * 1000)
+                self.not_before_ms = max(self.not_before_ms, paid_ms)
 
     def of_files(self) -> list[str]:
         return [each.name for each in self.sources if isinstance(each.source, FileTableSource)]

@@ -7,7 +7,7 @@ for one that has stopped.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import pairwise
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.errors import PySparkException
 
-from tidemill.batches.batch import Batch, Offset, OffsetRange
+from tidemill.batches.batch import Batch, OffsetRange
 from tidemill.batches.planner import BatchPlanner
 from tidemill.checkpoint.batch_log import BatchLog, LoggedBatches
 from tidemill.checkpoint.storage import Storage, open_storage
@@ -104,7 +104,7 @@ def _expected(
         # Batch by batch, as it was read: the rows of a rate source depend on the range.
         offsets = [planner.initial[each.number]]
         for batch_id, record in logged.offsets.items():
-            end = record.offsets.get(str(each.number))
+            end = record.offsets.get(each.name)
             if batch_id <= done and end is not None:
                 offsets.append(end)
         ranges[each.source_id] = (
@@ -183,11 +183,8 @@ def _state_rows(
     )
     record, state = logged.offsets[done], logged.commits[done].state
     pipeline.first_plan(record.batch_time_ms)
-    nothing = {
-        each.number: OffsetRange(end, end)
-        for each in sources.sources
-        for end in [_end_of(record.offsets, each.number)]
-    }
+    ends = {each.number: record.offsets.get(each.name) for each in sources.sources}
+    nothing = {number: OffsetRange(end, end) for number, end in ends.items()}
     executable, context = pipeline.for_batch(
         Batch(done, record.batch_time_ms, nothing, {}),
         True,
@@ -217,10 +214,6 @@ def _published(sc: SparkContext, run_id: str, publish: Callable[[], None]) -> It
     finally:
         for name in (batch_property(run_id), splits_property(run_id)):
             sc.setLocalProperty(name, None)  # type: ignore[arg-type]  # PySpark takes it
-
-
-def _end_of(offsets: Mapping[str, Offset], number: int) -> Offset:
-    return offsets.get(str(number))
 
 
 class _AllRows(StepFactory):
