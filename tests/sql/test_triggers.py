@@ -156,3 +156,18 @@ def test_a_trigger_that_waits_can_be_stopped() -> None:
     assert began.wait(60)
     stopping.set()
     wait_for(lambda: clock.interrupt_waiters() or not thread.is_alive(), "the trigger to end")
+
+
+def test_batches_that_take_too_long_are_said_once_and_not_for_the_first_one(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def warnings(*took_ms: int) -> list[str]:
+        caplog.clear()
+        clock = ManualClock(0)
+        run(ProcessingTime(100), clock, Runs(clock, [*took_ms, 0]))
+        return [record.getMessage() for record in caplog.records]
+
+    assert warnings(900) == []
+    assert warnings(900, 100, 200, 300) == [
+        "a batch took 200 ms and the trigger's interval is 100 ms: batches come later than they should"
+    ]
