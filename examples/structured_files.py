@@ -33,7 +33,6 @@ def main() -> None:
         .writeStream.format("parquet")
         .partitionBy("valid")
         .option("checkpointLocation", arguments.checkpoint)
-        .trigger(processingTime="1 second")
         .start(arguments.clicks)
     )
     query.awaitTermination(arguments.seconds)
