@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,19 +13,25 @@ from typing import Any
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from tidemill.sources.memory_stream import MemoryStream
+from tidemill.sql.query_pipeline import QueryPipeline
 
-Operation = Callable[[DataFrame], DataFrame]
+Operation = Callable[..., DataFrame]
+
+LONG = os.environ.get("TIDEMILL_LONG") == "1"
+"""True in a run that may take long: more examples."""
 
 
 @dataclass
 class FedQuery:
-    """A query over a memory stream whose output is collected, batch by batch.
+    """A query over memory streams whose output is collected, batch by batch.
 
-    ``keys`` are the columns by which a later row takes the place of an earlier one in update mode.
+    ``schema`` is that of its stream, or a list with one for each of its streams; ``operation`` gets so many
+    DataFrames. ``keys`` are the columns by which a later row takes the place of an earlier one in update
+    mode.
     """
 
     spark: SparkSession
-    schema: str
+    schema: str | Sequence[str]
     operation: Operation
     mode: str
     checkpoint: Path
@@ -31,14 +39,29 @@ class FedQuery:
     options: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.stream = MemoryStream(self.schema, keep=True)
-        self.fed: list[Any] = []
+        self.schemas = [self.schema] if isinstance(self.schema, str) else list(self.schema)
+        self.streams = [MemoryStream(schema, keep=True) for schema in self.schemas]
+        self.stream = self.streams[0]
+        self.all_fed: list[list[Any]] = [[] for _ in self.schemas]
+        self.fed = self.all_fed[0]
         self.outputs: dict[int, list[Row]] = {}
         self.query: Any = None
-        self.start()
+        try:
+            self.start()
+        except BaseException:
+            self.stop()
+            raise
+
+    def __enter__(self) -> FedQuery:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
     def start(self) -> None:
-        df = self.operation(self.spark.readStream.format(self.stream.name).load())
+        df = self.operation(
+            *(self.spark.readStream.format(stream.name).load() for stream in self.streams)
+        )
         writer = df.writeStream.outputMode(self.mode).foreachBatch(self._keep)
         writer = writer.option("checkpointLocation", str(self.checkpoint))
         for name, value in self.options.items():
@@ -48,10 +71,14 @@ class FedQuery:
     def _keep(self, df: DataFrame, batch_id: int) -> None:
         self.outputs[batch_id] = df.collect()
 
-    def feed(self, rows: Sequence[Any]) -> None:
-        self.stream.add(list(rows))
-        self.fed.extend(rows)
+    def feed(self, rows: Sequence[Any], into: int = 0) -> None:
+        """Add rows to a stream, and wait until they have been processed."""
+        self.add(rows, into)
         self.query.processAllAvailable()
+
+    def add(self, rows: Sequence[Any], into: int = 0) -> None:
+        self.streams[into].add(list(rows))
+        self.all_fed[into].extend(rows)
 
     def restart(self) -> None:
         self.query.stop()
@@ -66,7 +93,7 @@ class FedQuery:
             latest = {}
             for batch in batches:
                 for row in batch:
-                    latest[tuple(str(row[key]) for key in self.keys)] = row
+                    latest[tuple(_plain(row[key]) for key in self.keys)] = row
             rows = list(latest.values())
         else:
             rows = [row for batch in batches for row in batch]
@@ -74,22 +101,72 @@ class FedQuery:
 
     def expected(self) -> Counter[Any]:
         """Spark's own answer for the same rows."""
-        return counted(self.operation(self.spark.createDataFrame(self.fed, self.schema)).collect())
+        return counted(self.operation(*self.batch_inputs()).collect())
+
+    def batch_inputs(self) -> list[DataFrame]:
+        # One partition: its rows have the order in which the stream got them.
+        return [
+            self.spark.createDataFrame(rows, schema).coalesce(1)
+            for rows, schema in zip(self.all_fed, self.schemas, strict=True)
+        ]
+
+    def late_rows(self) -> int:
+        """How many rows the stateful operators have dropped, in this run."""
+        return sum(
+            operator.numRowsDroppedByWatermark
+            for progress in self.query.recentProgress
+            for operator in progress.stateOperators
+        )
 
     def stop(self) -> None:
         if self.query is not None:
             self.query.stop()
-        self.stream.close()
+        for stream in self.streams:
+            stream.close()
+
+
+@contextmanager
+def plans(parallel: Callable[[int], bool]) -> Iterator[None]:
+    """Batches for which it is True run the plan for large batches, the others that for small ones."""
+    before = QueryPipeline.is_small
+
+    def is_small(self: QueryPipeline, batch: Any, keys_in_output: int) -> bool:
+        return not parallel(batch.batch_id)
+
+    QueryPipeline.is_small = is_small  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        QueryPipeline.is_small = before  # type: ignore[method-assign]
+
+
+@contextmanager
+def settings_of(spark: SparkSession, **settings: Any) -> Iterator[None]:
+    """Settings of the session for a while; two underscores in a name are a dot."""
+    names = {name.replace("__", "."): value for name, value in settings.items()}
+    before = {name: spark.conf.get(name, None) for name in names}
+    for name, value in names.items():
+        spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name, old in before.items():
+            if old is None:
+                spark.conf.unset(name)
+            else:
+                spark.conf.set(name, old)
 
 
 def counted(rows: Sequence[Row]) -> Counter[Any]:
-    """Rows as a multiset; numbers that are sums of floating point numbers to twelve digits."""
+    """Rows as a multiset; numbers that are sums of floating point numbers to eleven digits."""
     return Counter(_plain(row) for row in rows)
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, Row):
-        return tuple((name, _plain(part)) for name, part in value.asDict().items())
+        return tuple(
+            (name, _plain(part)) for name, part in zip(value.__fields__, value, strict=True)
+        )
     if isinstance(value, float):
         return "nan" if value != value else f"{value + 0.0:.11g}"
     if isinstance(value, list):

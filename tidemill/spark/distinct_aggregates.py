@@ -28,6 +28,16 @@ def with_sets(catalyst: Catalyst, aggregate: Node) -> Node:
     return catalyst.transform_expressions(aggregate, change)
 
 
+def require_distinct(catalyst: Catalyst, expression: Node) -> None:
+    """Refuse an aggregate expression whose DISTINCT cannot be done."""
+    name = str(expression.aggregateFunction().prettyName())
+    if name not in {*_REPEATABLE, "count", "sum", "avg"}:
+        raise UnsupportedError(
+            f"{name}(DISTINCT ...) over a stream is not supported: count, sum and avg are. Remove the "
+            "duplicates first (dropDuplicates of the keys and the value), then aggregate."
+        )
+
+
 def _without_distinct(c: Catalyst, expression: Node) -> Node:
     function = expression.aggregateFunction()
     name = str(function.prettyName())
@@ -36,12 +46,7 @@ def _without_distinct(c: Catalyst, expression: Node) -> Node:
     inputs = c.items(function.children())
     if name == "count":
         return _count(c, inputs, expression.filter())
-    if name in ("sum", "avg"):
-        return _sum_or_average(c, name, inputs[0], expression)
-    raise UnsupportedError(
-        f"{name}(DISTINCT ...) over a stream is not supported: count, sum and avg are. Remove the "
-        "duplicates first (dropDuplicates of the keys and the value), then aggregate."
-    )
+    return _sum_or_average(c, name, inputs[0], expression)
 
 
 def _aggregated(c: Catalyst, function: Node, condition: Any) -> Node:

@@ -153,10 +153,13 @@ def streaming_leaves(df: DataFrame) -> list[StreamingLeaf]:
     """The streaming leaves of a DataFrame, from left to right."""
     found = []
     for leaf in _leaves(df):
-        if not leaf.isStreaming():
+        kind = leaf.getClass().getSimpleName()
+        if (
+            not leaf.isStreaming() or kind == "CTERelationRef"
+        ):  # its definition has leaves of its own
             continue
         source_id = None
-        if leaf.getClass().getSimpleName() == STREAMING_RELATION:
+        if kind == STREAMING_RELATION:
             options = leaf.dataSource().options()
             for key in (SOURCE_OPTION, SOURCE_OPTION.lower()):
                 value = options.get(key)

@@ -9,18 +9,23 @@ from dataclasses import dataclass
 
 from tidemill.errors import GraphError, UnsupportedError
 from tidemill.spark.catalyst import Catalyst, Node
+from tidemill.spark.distinct_aggregates import require_distinct
 from tidemill.spark.stateful_aggregation import event_time_of
 
 # These look at one row at a time, or only say how rows are spread.
 _STATELESS = {
     "Project", "Filter", "SubqueryAlias", "View", "Generate", "Expand", "MapInPandas", "MapInArrow",
-    "MapPartitions", "DeserializeToObject", "SerializeFromObject", "TypedFilter", "Union", "Sample",
-    "Repartition", "RepartitionByExpression", "RebalancePartitions", "ResolvedHint", "UnresolvedHint",
+    "MapPartitions", "DeserializeToObject", "SerializeFromObject", "TypedFilter", "Repartition",
+    "RepartitionByExpression", "RebalancePartitions", "ResolvedHint", "UnresolvedHint",
     "EventTimeWatermark", "CollectMetrics", "StreamingRelation", "MapElements", "BatchEvalPython",
     "ArrowEvalPython", "AppendColumns", "Unpivot", "LateralJoin", "EmptyRelation", "NoopSortBy",
 }  # fmt: skip
 
 _LATER = "is not supported yet"
+_STATE_OF_THE_USER = (
+    "this is planned, and not there yet. Use groupBy with an aggregate function, or detach the session to "
+    "run the query on Structured Streaming"
+)
 _HOW = {
     "Window": "analytic functions (OVER) need all rows of a stream. Aggregate by a time window instead: "
     'groupBy(window("time", "10 minutes"), ...)',
@@ -28,16 +33,21 @@ _HOW = {
     "Tail": "use it in foreachBatch, or on the sink's table",
     "Intersect": "use dropDuplicates and a join with a static DataFrame",
     "Except": "use a left anti join with a static DataFrame",
+    "Sample": "which rows are taken would depend on how they are spread over tasks. Take them by what is in "
+    'them: filter("abs(hash(id)) % 100 < 5")',
     "FlatMapGroupsInPandas": "groupBy().applyInPandas sees all rows of a group at once, and a stream never "
     "has them. Use it in foreachBatch, or an aggregate function",
     "FlatMapGroupsInArrow": "groupBy().applyInArrow sees all rows of a group at once, and a stream never "
     "has them. Use it in foreachBatch, or an aggregate function",
-    "FlatMapGroupsInPandasWithState": f"applyInPandasWithState {_LATER}: detach the session to run it on "
-    "Structured Streaming, or use groupBy with an aggregate function",
-    "TransformWithState": f"transformWithState {_LATER}: use groupBy with an aggregate function",
-    "TransformWithStateInPySpark": f"transformWithState {_LATER}: use groupBy with an aggregate function",
-    "TransformWithStateInPandas": f"transformWithState {_LATER}: use groupBy with an aggregate function",
-    "FlatMapGroupsWithState": f"flatMapGroupsWithState {_LATER}: use groupBy with an aggregate function",
+    "FlatMapCoGroupsInPandas": "cogroup().applyInPandas sees all rows of a group at once, and a stream "
+    "never has them. Use it in foreachBatch, or join the stream with a static DataFrame",
+    "FlatMapCoGroupsInArrow": "cogroup().applyInArrow sees all rows of a group at once, and a stream "
+    "never has them. Use it in foreachBatch, or join the stream with a static DataFrame",
+    "FlatMapGroupsInPandasWithState": _STATE_OF_THE_USER,
+    "TransformWithState": _STATE_OF_THE_USER,
+    "TransformWithStateInPySpark": _STATE_OF_THE_USER,
+    "TransformWithStateInPandas": _STATE_OF_THE_USER,
+    "FlatMapGroupsWithState": _STATE_OF_THE_USER,
     "AggregateInPandas": "a pandas aggregate function has no partial results that could be kept as state. "
     "Use one of Spark's aggregate functions, or foreachBatch",
 }
@@ -47,8 +57,16 @@ _NAMES = {
     "Tail": "tail()",
     "Intersect": "intersect()",
     "Except": "subtract()/exceptAll()",
+    "Sample": "sample()",
     "FlatMapGroupsInPandas": "applyInPandas",
     "FlatMapGroupsInArrow": "applyInArrow",
+    "FlatMapCoGroupsInPandas": "cogroup().applyInPandas",
+    "FlatMapCoGroupsInArrow": "cogroup().applyInArrow",
+    "FlatMapGroupsInPandasWithState": "applyInPandasWithState",
+    "TransformWithState": "transformWithState",
+    "TransformWithStateInPySpark": "transformWithState",
+    "TransformWithStateInPandas": "transformWithStateInPandas",
+    "FlatMapGroupsWithState": "flatMapGroupsWithState",
 }
 
 
@@ -93,9 +111,12 @@ class SupportedOperations:
             facts.streaming = True
         if not facts.streaming:
             return facts
+        self._expressions(node)
         if name in _STATELESS:
             return facts
         match name:
+            case "Union":
+                self._union(children)
             case "Aggregate":
                 self._aggregate(node, facts)
             case "Distinct":
@@ -123,6 +144,25 @@ class SupportedOperations:
                 )
         return facts
 
+    def _expressions(self, node: Node) -> None:
+        for expression in self._c.expressions_of(node):
+            if not expression.deterministic() and any(
+                self._c.name(part) == "MonotonicallyIncreasingID"
+                for part in self._c.parts(expression)
+            ):
+                raise UnsupportedError(
+                    "monotonically_increasing_id() over a stream is not supported: it begins anew in every "
+                    "batch. Use uuid(), or number the rows in foreachBatch, by the id of the batch."
+                )
+
+    def _union(self, children: list[StreamFacts]) -> None:
+        if not all(child.streaming for child in children):
+            raise UnsupportedError(
+                "a union of a stream and a static DataFrame is not supported: every batch would have the "
+                "static rows again. Write them to the sink before the query starts, or read them as a "
+                "stream too."
+            )
+
     def _aggregate(self, node: Node, facts: StreamFacts) -> None:
         c = self._c
         if facts.aggregates:
@@ -132,13 +172,7 @@ class SupportedOperations:
             )
         for expression in c.expressions_of(node):
             for part in c.parts(expression):
-                if c.name(part) in ("PythonUDAF", "PythonUDF") and c.is_instance(
-                    part, "org.apache.spark.sql.catalyst.expressions.PythonUDAF"
-                ):
-                    raise UnsupportedError(
-                        f"the pandas aggregate function {part.name()} over a stream is not supported: "
-                        f"{_HOW['AggregateInPandas']}."
-                    )
+                self._aggregate_function(part)
         keys = [self._attribute(key) for key in c.items(node.groupingExpressions())]
         for key in keys:
             if key is not None and key.metadata().contains("spark.sessionWindow"):
@@ -156,6 +190,22 @@ class SupportedOperations:
                     "outputMode('update') or outputMode('complete')."
                 )
         facts.aggregates += 1
+
+    def _aggregate_function(self, part: Node) -> None:
+        c = self._c
+        name = c.name(part)
+        if name == "PythonUDAF":
+            raise UnsupportedError(
+                f"the aggregate function {part.name()}, of pandas or Arrow, over a stream is not "
+                f"supported: {_HOW['AggregateInPandas']}."
+            )
+        if name == "Measure":
+            raise UnsupportedError(
+                "measure() over a stream is not supported: a metric view is not a stream. Write the "
+                "aggregate function that the measure stands for."
+            )
+        if name == "AggregateExpression" and part.isDistinct():
+            require_distinct(c, part)
 
     def _attribute(self, key: Node) -> Node | None:
         is_named = self._c.is_instance(
