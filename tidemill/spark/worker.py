@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 
 from pyspark.shuffle import get_used_memory
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-_tuned = False
+_modules_seen = 0
 
 
 def tune_worker() -> None:
     """Take everything that is loaded by now out of the garbage collector's sight.
 
     PySpark's daemon runs a full collection after every task, which walks over all of numpy, pyarrow
-    and pandas: 34 ms each time. What was frozen is not walked over again.
+    and pandas: 34 ms each time. What was frozen is not walked over again. A first task loads pandas and
+    others only while it gives its rows away, so that the next one has to do it again.
     """
-    global _tuned
-    if not _tuned:
-        _tuned = True
+    global _modules_seen
+    if len(sys.modules) != _modules_seen:
+        _modules_seen = len(sys.modules)
         gc.collect()
         gc.freeze()
 
