@@ -151,6 +151,8 @@ class Program:
 class Watcher:
     """A second reader: whenever it looks, it must see exactly the state of some committed batch."""
 
+    pause_s = 0.2
+
     def __init__(self, checkpoint: Path, expected: dict[str, Any]) -> None:
         self._checkpoint = checkpoint
         self._expected = expected
@@ -166,7 +168,7 @@ class Watcher:
         self._thread.join(60)
 
     def _watch(self) -> None:
-        while not self._stopped.wait(0.2) and self.problem is None:
+        while not self._stopped.wait(self.pause_s) and self.problem is None:
             self._look()
 
     def _look(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from datetime import datetime
 from pathlib import Path
@@ -12,7 +13,8 @@ from pyspark.sql import SparkSession
 
 from tests.faults.harness import ROOT, Program, Watcher
 
-STEPS = 6
+ALL = os.environ.get("TIDEMILL_ALL_FAULTS") == "1"
+STEPS = 6 if ALL else 5
 STEP_S = 20
 """A step adds so many seconds of events, and closes the windows of the one before."""
 
@@ -59,6 +61,8 @@ class QueryProgram(Program):
 
 class SinkWatcher(Watcher):
     """A reader of the sink: it must see the windows of the first so many steps, all of them and no others."""
+
+    pause_s = 0.5
 
     def __init__(self, program: QueryProgram, expected: Rows) -> None:
         self._program = program

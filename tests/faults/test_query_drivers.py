@@ -16,13 +16,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.faults.harness import ROOT, Planned
-from tests.faults.queries import QueryProgram
+from tests.faults.queries import ALL, QueryProgram
 from tests.faults.query_program import ELSEWHERE, add_input, rows_of
 from tests.waiting import wait_for
 from tidemill.checkpoint.ownership import LEASE_MS
 from tidemill.common.fault_points import COUNTERS, PLAN
 
-ALL = os.environ.get("TIDEMILL_ALL_FAULTS") == "1"
 SIGNALS = [signal.SIGTERM, signal.SIGINT] if ALL else [signal.SIGTERM]
 PAUSES = [
     "sink.journaled",
@@ -131,12 +130,16 @@ def send_to_session(leader: int, number: int) -> None:
 
 
 @pytest.mark.parametrize("number", SIGNALS)
-def test_a_signal_stops_a_query_gracefully(
+def test_a_signal_stops_a_query_gracefully_and_a_second_driver_disturbs_nobody(
     serving: Serving, spark: SparkSession, number: int
 ) -> None:
     serving.add(1)
     driver = serving.start(every="1 hour")
     driver.wait_until(lambda: serving.batches() == 1, "the first batch")
+    second = serving.start()
+    assert second.ended() == 1
+    assert "CheckpointInUseError" in second.errors()
+    assert "Stop that program first" in second.errors()
     serving.add(2, 3)  # nobody would look at them for an hour
     driver.process.send_signal(number)
     assert driver.ended() == 128 + number, driver.errors()
@@ -151,20 +154,6 @@ def test_a_signal_stops_a_query_gracefully(
     assert sum(row[1] for row in rows if row[0] >= datetime.fromisoformat(BEGAN[:-1])) == len(
         on_time
     )
-
-
-def test_a_second_driver_is_refused_and_disturbs_nobody(serving: Serving) -> None:
-    serving.add(1)
-    first = serving.start()
-    first.wait_until(lambda: serving.batches() == 2, "the first step")
-    second = serving.start()
-    assert second.ended() == 1
-    assert "CheckpointInUseError" in second.errors()
-    assert "Stop that program first" in second.errors()
-    serving.add(2)
-    first.wait_until(lambda: serving.batches() == 4, "the second step")
-    first.process.send_signal(signal.SIGTERM)
-    assert first.ended() == 128 + signal.SIGTERM
 
 
 @pytest.mark.parametrize("point", PAUSES)

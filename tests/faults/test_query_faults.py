@@ -34,12 +34,11 @@ def test_the_undisturbed_run_is_what_it_is_meant_to_be(undisturbed_queries: Quer
         assert list((checkpoint / "sources" / "0").glob("*.compact"))
 
 
-# One point after the other, each in a step of its own, in one program that runs to its end.
+# One after the other, in one program that runs to its end.
 SHORT = [
     Planned("sink.move", 3),
     Planned("batch.before-commit", 8),
     Planned("state.before-version", 40, "process"),
-    Planned("sink.before-commit", 9),
 ]
 
 
