@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as sql
 
 from tests.sql.batches import Batches, stopped_at_end
+from tests.waiting import wait_for
 from tidemill.errors import IllegalStateError, UnsupportedError
 from tidemill.sql.verification import StreamTable, verified
 from tidemill.testing import ManualClock, MemoryStream
@@ -235,6 +236,21 @@ def test_a_temporary_checkpoint_is_gone_after_the_query(
     query.stop()
     with pytest.raises(IllegalStateError, match=r"temporary one is\s+deleted"):
         query.verify()
+
+
+def test_a_query_that_never_rests_is_verified_between_two_batches(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    df = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 10).load()
+    batches = Batches()
+    query = batches.start(df.groupBy((sql.col("value") % 3).alias("k")).count(), mode="update")
+    with stopped_at_end(query):
+        wait_for(lambda: len(batches.rows) > 1, "two batches")
+        for _ in range(2):
+            outcome = query.verify()
+            assert outcome, str(outcome)
+            seen = len(batches.rows)
+            wait_for(lambda before=seen: len(batches.rows) > before, "more")  # type: ignore[misc]
 
 
 def test_the_caller_has_no_traces_of_it(world: Callable[..., Written]) -> None:

@@ -17,7 +17,6 @@ second effect.
 
 from __future__ import annotations
 
-import threading
 import uuid
 from typing import TYPE_CHECKING
 
@@ -30,7 +29,7 @@ from tidemill.checkpoint.storage import open_storage
 from tidemill.common.clock import Clock
 from tidemill.common.config import NO_DATA_BATCHES, NO_DATA_PROGRESS_MS, RECENT_PROGRESS
 from tidemill.common.fault_points import fault_point
-from tidemill.errors import BatchError, CheckpointError, IllegalStateError, TidemillError
+from tidemill.errors import BatchError, CheckpointError, TidemillError
 from tidemill.progress.listener_bus import ListenerBus
 from tidemill.sinks.sink import COMPLETE, Sink
 from tidemill.spark.failures import user_traceback, where_it_failed
@@ -107,8 +106,6 @@ class MicroBatchExecution(StreamExecution):
         )
         self._progress = BatchProgress(self._reporter, self._sources, sink)
         self._held: QueryResources | None = None
-        # Held by a trigger: whoever wants to look at the query between two batches takes it.
-        self._between_batches = threading.Lock()
         self._late_rows = 0
         # When the next batch should begin, by a trigger with an interval.
         self._due_ms: int | None = None
@@ -157,23 +154,21 @@ class MicroBatchExecution(StreamExecution):
 
     def _run_trigger(self) -> bool:
         """Run a batch if there is one. False when the trigger, or the query, has come to its end."""
-        if self._must_stop():
+        if not self._begin_trigger():
             return False
         had_work = False
-        with self._between_batches:
-            self._trigger_began()
+        try:
             self._reporter.start_trigger()
             late_ms = self._lateness_ms()
-            try:
-                batch = self._next_batch()
-                had_work = batch is not None
-                if batch is not None:
-                    self._run_batch(batch, late_ms)
-                else:
-                    planner = self._resources.planner
-                    self._progress.idle(planner.next_id, planner.ends, self._resources.watermark)
-            finally:
-                self._trigger_ended(had_work)
+            batch = self._next_batch()
+            had_work = batch is not None
+            if batch is not None:
+                self._run_batch(batch, late_ms)
+            else:
+                planner = self._resources.planner
+                self._progress.idle(planner.next_id, planner.ends, self._resources.watermark)
+        finally:
+            self._trigger_ended(had_work)
         if self._must_stop():
             return False
         if had_work:
@@ -315,10 +310,5 @@ class MicroBatchExecution(StreamExecution):
         return self._resources.pipeline.explain(extended)
 
     def verify(self) -> Verification:
-        if self._is_own_thread():
-            raise IllegalStateError(
-                "verify() inside the query's own foreachBatch would wait for itself: call it from "
-                "another thread, or after the batch"
-            )
-        with self._between_batches:
+        with self._between_batches("verify()"):
             return verify_query(self._parts, self._options, self.id, self._late_rows)

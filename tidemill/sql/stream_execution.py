@@ -6,7 +6,8 @@ import logging
 import threading
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
@@ -54,6 +55,8 @@ class StreamExecution(ABC):
         # until all data is processed.
         self._idle_triggers = 0
         self._wanted_idle_triggers = 0
+        # Those who look at the query between two batches. A query that is never idle lets them in, too.
+        self._lookers = 0
         self._thread: Any = None
 
     # -- what a subclass does ----------------------------------------------------------------------
@@ -213,10 +216,7 @@ class StreamExecution(ABC):
         Nobody waits for the interval of the trigger in the meantime: batches run one after the other. So it
         needs nothing of a manual clock either, which may stand still or be moved by another thread.
         """
-        if self._is_own_thread():
-            raise IllegalStateError(
-                "processAllAvailable() inside the query's own foreachBatch would wait for itself"
-            )
+        self._refuse_own_thread("processAllAvailable()")
         with self._changed:
             # The trigger that is at work may have looked at its sources before the call.
             goal = self._idle_triggers + (2 if self._is_trigger_active else 1)
@@ -235,9 +235,33 @@ class StreamExecution(ABC):
     def _is_own_thread(self) -> bool:
         return threading.current_thread() is self._thread
 
-    def _trigger_began(self) -> None:
+    def _refuse_own_thread(self, what: str) -> None:
+        if self._is_own_thread():
+            raise IllegalStateError(
+                f"{what} inside the query's own foreachBatch would wait for itself: call it from another "
+                "thread, or after the batch"
+            )
+
+    def _begin_trigger(self) -> bool:
+        """False if the query stops instead."""
         with self._changed:
-            self._is_trigger_active = True
+            self._changed.wait_for(lambda: self._lookers == 0 or self._must_stop())
+            self._is_trigger_active = not self._must_stop()
+            return self._is_trigger_active
+
+    @contextmanager
+    def _between_batches(self, what: str) -> Iterator[None]:
+        """No batch runs meanwhile."""
+        self._refuse_own_thread(what)
+        with self._changed:
+            self._lookers += 1
+            self._changed.wait_for(lambda: not self._is_trigger_active)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._lookers -= 1
+                self._changed.notify_all()
 
     def _trigger_ended(self, had_work: bool) -> None:
         with self._changed:
