@@ -24,6 +24,7 @@ _HOW_TO_GO_ON = (
 )
 # An error that Tidemill raises on purpose says all there is to say, without a trace.
 _ERROR_OF_OURS = re.compile(r"^tidemill\.errors\.(?P<error>\w+: .*)", re.MULTILINE | re.DOTALL)
+_STANDARD_LIBRARY = re.compile(r'^ *File "[^"]*/lib/python3\.\d+/(?!site-packages/)')
 _FRAME = re.compile(r'^ {2}File "(?P<file>[^"]+)", line ')
 
 
@@ -96,9 +97,12 @@ def _java_cause(error: BaseException) -> Any:
 def _without_plumbing(text: str) -> str:
     """A traceback without the frames of PySpark and Tidemill, unless that leaves no frame at all."""
     parts = _parts(text)
-    if not any(is_own for _, is_own in parts):
-        of_ours = _ERROR_OF_OURS.search(text)
-        return text if of_ours is None else of_ours["error"]
+    own = [part for part, is_own in parts if is_own]
+    of_ours = _ERROR_OF_OURS.search(text)
+    if of_ours is not None and all(_STANDARD_LIBRARY.search(frame) for frame in own):
+        return of_ours["error"]
+    if not own:
+        return text
     return "".join(part for part, is_own in parts if is_own is not False)
 
 

@@ -216,7 +216,6 @@ _OF_THE_STREAM = frozenset(
         "pathglobfilter",
         "modifiedbefore",
         "modifiedafter",
-        "recursivefilelookup",
     }
 )
 
