@@ -5,7 +5,17 @@ from __future__ import annotations
 import sys
 import warnings
 
-from benchmarks import capacity, idle_batches, small_batch, socket_ingest, state_size
+from benchmarks import (
+    capacity,
+    idle_batches,
+    query_latency,
+    query_parallel,
+    query_restart,
+    query_throughput,
+    small_batch,
+    socket_ingest,
+    state_size,
+)
 
 ALL = {
     "small_batch": small_batch.main,
@@ -13,6 +23,10 @@ ALL = {
     "idle_batches": idle_batches.main,
     "state_size": state_size.main,
     "socket_ingest": socket_ingest.main,
+    "query_latency": query_latency.main,
+    "query_throughput": query_throughput.main,
+    "query_restart": query_restart.main,
+    "query_parallel": query_parallel.main,
 }
 
 
