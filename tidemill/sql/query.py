@@ -138,7 +138,11 @@ class StreamingQuery(PySparkStreamingQuery):
         return recent[-1] if recent else None
 
     def processAllAvailable(self) -> None:
-        """Wait until all that is there now has been written to the sink. For tests and notebooks."""
+        """Wait until all that is there now has been written to the sink. For tests and notebooks.
+
+        Batches run at once, one after the other: nobody waits for the trigger's interval, or for a manual
+        clock to move.
+        """
         self._execution.process_all_available()
         self._raise_failure()
 

@@ -99,13 +99,10 @@ def verified(
     """
     wanted = _comparable_rows(expected, positions, distinct).persist()
     try:
-        rows = expected.count()
+        rows = wanted.count()
         for table in tables:
-            missing, unexpected = _difference(
-                wanted, _comparable_rows(table.rows, positions, distinct)
-            )
-            if table.forgets:
-                missing = []
+            found = _comparable_rows(table.rows, positions, distinct)
+            missing, unexpected = _difference(wanted, found, table.forgets)
             if missing or unexpected:
                 return Verification(batch_id, rows, missing, unexpected, late_rows, table.name)
     finally:
@@ -129,15 +126,17 @@ def _comparable_rows(df: DataFrame, positions: Sequence[int], distinct: bool) ->
     return rows.distinct() if distinct else rows
 
 
-def _difference(wanted: DataFrame, found: DataFrame) -> tuple[list[Row], list[Row]]:
-    """Rows that are missing, and rows that are too many, each as often as it is."""
+def _difference(
+    wanted: DataFrame, found: DataFrame, only_unexpected: bool
+) -> tuple[list[Row], list[Row]]:
+    """Rows that are missing, and rows that are too many, each as often as it is; by one job."""
     columns = [f"`{name}`" for name in wanted.columns]
     both = wanted.withColumn(_TIMES, sql.lit(1)).unionAll(found.withColumn(_TIMES, sql.lit(-1)))
-    different = both.groupBy(*columns).agg(sql.sum(_TIMES).alias(_TIMES)).where(f"{_TIMES} != 0")
-    more, fewer = (
-        different.where(condition).limit(SHOWN).collect()
-        for condition in (f"{_TIMES} > 0", f"{_TIMES} < 0")
-    )
+    counted = both.groupBy(*columns).agg(sql.sum(_TIMES).alias(_TIMES))
+    condition = f"{_TIMES} < 0" if only_unexpected else f"{_TIMES} != 0"
+    different = counted.where(condition).limit(2 * SHOWN).collect()
+    more = [row for row in different if row[-1] > 0]
+    fewer = [row for row in different if row[-1] < 0]
     return _repeated(more), _repeated(fewer)
 
 
