@@ -28,10 +28,6 @@ class Emitted:
     batches: dict[int, Counter[Any]] = field(default_factory=dict)
     dropped: int = 0
 
-    def shown(self) -> dict[int, Counter[Any]]:
-        """Without the batches that have given nothing."""
-        return {number: rows for number, rows in self.batches.items() if rows}
-
 
 def by_spark(
     spark: SparkSession,

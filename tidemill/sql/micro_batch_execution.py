@@ -215,10 +215,12 @@ class MicroBatchExecution(StreamExecution):
         return self._planned(time_ms, outlook)
 
     def _watermark_has_work(self) -> bool:
-        """A batch without data closes the windows that the watermark has passed since."""
+        """A batch without data closes the windows that the watermark has passed since; the rows of the batch
+        after it are late by that watermark.
+        """
         held = self._resources
         return (
-            held.forgets
+            held.follows_watermark
             and held.planner.next_id > 0
             and held.watermark.current_ms > held.last_watermark_ms
             and NO_DATA_BATCHES.read(SessionConf(self._session))

@@ -46,6 +46,13 @@ def forgets(spec: OperatorSpec, output_mode: str) -> bool:
     return spec.event_time is not None and output_mode != COMPLETE
 
 
+def follows_watermark(spec: OperatorSpec, output_mode: str) -> bool:
+    """True if the operator has work to do when the watermark moves on: what is late, or what is over."""
+    if isinstance(spec, DeduplicateSpec):
+        return spec.event_time is not None
+    return forgets(spec, output_mode)
+
+
 class StepFactory:
     """Makes the state steps that a compiler puts into a plan."""
 

@@ -25,7 +25,7 @@ from tidemill.sql.checkpoint_checks import (
     require_same_sources,
     require_state,
 )
-from tidemill.sql.operator_states import OperatorStates, StepFactory, forgets, outline_of
+from tidemill.sql.operator_states import OperatorStates, StepFactory, follows_watermark, outline_of
 from tidemill.sql.query_pipeline import QueryPipeline
 from tidemill.sql.query_plan_file import QueryPlan, read_plan, require_same_state, write_plan
 from tidemill.sql.query_receivers import QueryReceivers
@@ -156,8 +156,7 @@ class QueryResources:
         elif operators:
             fault_point("query.before-plan")
             write_plan(storage, QueryPlan(parts.mode, self.partitions, outlines))
-        # True if the watermark takes something out of the state.
-        self.forgets = any(forgets(spec, parts.mode) for spec in operators)
+        self.follows_watermark = any(follows_watermark(spec, parts.mode) for spec in operators)
         self.states = OperatorStates(
             sc, storage, self.query_id, self.durable.logged, operators, parts.mode, steps.reports
         )
