@@ -17,6 +17,7 @@ second effect.
 
 from __future__ import annotations
 
+import logging
 import uuid
 from typing import TYPE_CHECKING
 
@@ -49,6 +50,8 @@ from tidemill.sql.verification import Verification
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+logger = logging.getLogger(__name__)
 
 IDLE_S = 0.01
 """How long a query without a trigger interval waits before it looks at its sources again."""
@@ -117,8 +120,22 @@ class MicroBatchExecution(StreamExecution):
             self._parts, self.id, self.run_id, self._bus, self._lose_ownership
         )
         self._id = self._held.query_id
+        self._say_what_is_not_exactly_once()
         if isinstance(self._trigger, AvailableNow):
             self._held.hold_at_what_is_there()
+
+    def _say_what_is_not_exactly_once(self) -> None:
+        for source in self._sources.sources:
+            if not source.source.replayable:
+                logger.warning(
+                    "%s cannot give the same rows again: those of a batch that a crash interrupts are lost",
+                    source.description,
+                )
+        if not self._sink.exactly_once:
+            logger.info(
+                "%s may see a batch twice after a crash, with the same batch id",
+                self._sink.description(),
+            )
 
     @property
     def _resources(self) -> QueryResources:
