@@ -6,9 +6,10 @@ with several partitions of state, and whether a batch runs as one task or in par
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -21,11 +22,13 @@ import pyarrow.compute as pc
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StringType
 
 from tests.sql.streams import LONG, FedQuery, Operation, plans, settings_of
+from tidemill.testing import MemoryStream
 
 SCHEMA = (
     "k string, d double, f float, m decimal(10,2), t timestamp, u date, i int, s string, "
@@ -220,6 +223,70 @@ def test_the_stream_equals_the_batch(case: Case, spark: SparkSession, tmp_path: 
         check_run(case, run, spark, tmp_path / str(next(numbers)))
 
     check()
+
+
+def test_rows_come_in_the_order_that_was_asked_for(spark: SparkSession, tmp_path: Path) -> None:
+    def operation(df: DataFrame) -> DataFrame:
+        return df.groupBy("k").agg(F.sum("i").alias("n")).orderBy(F.desc("n"), "k")
+
+    with (
+        plans(lambda batch_id: batch_id % 2 == 1),
+        FedQuery(spark, "k string, i int", operation, "complete", tmp_path) as query,
+    ):
+        for batch in range(3):
+            query.feed([(key, ord(key) * 37 % 7 - batch) for key in "abcdefgh"])
+            (df,) = query.batch_inputs()
+            assert query.outputs[batch] == operation(df).collect()
+
+
+class Died(Exception):
+    pass
+
+
+@pytest.mark.parametrize("parallel", [False, True], ids=["one task", "parallel"])
+def test_a_batch_has_one_time(parallel: bool, spark: SparkSession, tmp_path: Path) -> None:
+    """Also when it runs again: rows that ask for the time get that of the batch, which is in its log."""
+
+    def operation(df: DataFrame) -> DataFrame:
+        return df.select(
+            F.current_timestamp().alias("at"),
+            F.now().alias("now"),
+            F.current_date().alias("today"),
+            F.localtimestamp().alias("local"),
+            F.expr("unix_millis(current_timestamp())").alias("ms"),
+            "k",
+        )
+
+    seen: dict[int, list[list[Any]]] = {}
+
+    def keep(df: DataFrame, batch_id: int) -> None:
+        seen.setdefault(batch_id, []).append(df.collect())
+        if batch_id == 1 and len(seen[batch_id]) == 1:
+            raise Died
+
+    stream = MemoryStream("k string", keep=True)
+    df = operation(spark.readStream.format(stream.name).load())
+    writer = df.writeStream.foreachBatch(keep).option("checkpointLocation", str(tmp_path))
+    with plans(lambda batch_id: parallel):
+        for rows in ([("a",), ("b",)], [("c",), ("d",)]):
+            stream.add(rows)
+            query = writer.start()
+            with suppress(StreamingQueryException):
+                query.processAllAvailable()
+            query.stop()
+        query = writer.start()
+        query.processAllAvailable()
+        query.stop()
+        stream.close()
+    first, again = seen[1]
+    assert first == again
+    log = [json.loads((tmp_path / "offsets" / str(n)).read_text().splitlines()[1]) for n in (0, 1)]
+    for number, rows in ((0, seen[0][0]), (1, first)):
+        assert {row.ms for row in rows} == {log[number]["batchTimestampMs"]}
+        for row in rows:
+            assert row["at"] == row.now == row.local
+            assert row["at"].date() == row.today
+            assert row["at"].timestamp() * 1000 == pytest.approx(row.ms, abs=1)
 
 
 def check_run(case: Case, run: Run, spark: SparkSession, checkpoint: Path) -> None:

@@ -146,6 +146,15 @@ OPERATIONS: dict[str, Callable[[DataFrame], DataFrame]] = {
     "monotonically_increasing_id": lambda df: df.select(F.monotonically_increasing_id()),
     "two watermarks in a row": lambda df: timed(df).withWatermark("t", "2 minutes"),
     "groupBy, then watermark": lambda df: df.groupBy("t").count().withWatermark("t", "1 minute"),
+    "groupBy a collation": lambda df: df.groupBy(F.expr("k collate UTF8_LCASE")).count(),
+    "groupBy a map": lambda df: df.groupBy(F.create_map(F.lit("a"), "n")).count(),
+    "dropDuplicates of a collation": lambda df: df.select(
+        F.struct(F.expr("k collate UTF8_LCASE").alias("c"))
+    ).distinct(),
+    "count distinct of a collation": lambda df: df.groupBy().agg(
+        F.expr("count(distinct k collate UTF8_LCASE)")
+    ),
+    "max of a collation": lambda df: df.groupBy("n").agg(F.expr("max(k collate UTF8_LCASE)")),
     "observe": lambda df: df.observe("seen", F.count("*").alias("c")),
     "lateral join": sql("SELECT * FROM checked, LATERAL (SELECT checked.n + 1 AS m)"),
 }
@@ -164,6 +173,10 @@ REFUSED_BY_US = {
     "exceptAll": {"append", "update"},
     "applyInPandas": {"append", "update"},
     "cogroup": {"append", "update"},
+    # Of these Spark's state store refuses the first and the last, when the first batch runs.
+    "groupBy a collation": {"update", "complete"},
+    "groupBy a map": {"update", "complete"},
+    "dropDuplicates of a collation": {"append", "update"},
 }
 # What we accept and Spark refuses.
 ACCEPTED_BY_US = {
@@ -236,6 +249,10 @@ REFUSALS = [
     ("applyInPandas", "append", "applyInPandas", "foreachBatch"),
     ("applyInPandasWithState", "append", "^applyInPandasWithState", "aggregate function"),
     ("cogroup", "append", "cogroup", "foreachBatch"),
+    ("groupBy a collation", "update", "groupBy .*collation", "lower"),
+    ("groupBy a map", "update", "groupBy .*map", "map_entries"),
+    ("dropDuplicates of a collation", "append", "dropDuplicates .*collation", "lower"),
+    ("count distinct of a collation", "update", r"count\(DISTINCT .*collation", "lower"),
     ("monotonically_increasing_id", "append", "monotonically_increasing_id", "uuid"),
 ]  # fmt: skip
 

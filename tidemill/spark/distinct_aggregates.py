@@ -10,6 +10,7 @@ from typing import Any
 
 from tidemill.errors import UnsupportedError
 from tidemill.spark.catalyst import Catalyst, Node
+from tidemill.spark.key_types import require_keys
 
 _SET = "tidemill_distinct_values"
 # A value that occurs twice does not change them: DISTINCT says nothing.
@@ -30,7 +31,10 @@ def with_sets(catalyst: Catalyst, aggregate: Node) -> Node:
 
 def require_distinct(catalyst: Catalyst, expression: Node) -> None:
     """Refuse an aggregate expression whose DISTINCT cannot be done."""
-    name = str(expression.aggregateFunction().prettyName())
+    function = expression.aggregateFunction()
+    name = str(function.prettyName())
+    if name not in _REPEATABLE:
+        require_keys(catalyst, f"{name}(DISTINCT ...)", catalyst.items(function.children()))
     if name not in {*_REPEATABLE, "count", "sum", "avg"}:
         raise UnsupportedError(
             f"{name}(DISTINCT ...) over a stream is not supported: count, sum and avg are. Remove the "

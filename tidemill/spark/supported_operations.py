@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from tidemill.errors import GraphError, UnsupportedError
 from tidemill.spark.catalyst import Catalyst, Node
 from tidemill.spark.distinct_aggregates import require_distinct
+from tidemill.spark.key_types import require_keys
 from tidemill.spark.stateful_aggregation import event_time_of
 
 # These look at one row at a time, or only say how rows are spread.
@@ -120,13 +121,16 @@ class SupportedOperations:
             case "Aggregate":
                 self._aggregate(node, facts)
             case "Distinct":
+                require_keys(self._c, "distinct", self._c.items(node.child().output()))
                 if self._mode == "complete":
                     facts.aggregates += 1
                 else:
                     self._deduplicate("distinct", facts)
             case "Deduplicate":
+                require_keys(self._c, "dropDuplicates", self._c.items(node.keys()))
                 self._deduplicate("dropDuplicates", facts)
             case "DeduplicateWithinWatermark":
+                require_keys(self._c, "dropDuplicatesWithinWatermark", self._c.items(node.keys()))
                 self._deduplicate("dropDuplicatesWithinWatermark", facts)
                 if event_time_of(self._c, self._c.items(node.child().output())) is None:
                     raise GraphError(
@@ -173,6 +177,7 @@ class SupportedOperations:
         for expression in c.expressions_of(node):
             for part in c.parts(expression):
                 self._aggregate_function(part)
+        require_keys(c, "groupBy", c.items(node.groupingExpressions()))
         keys = [self._attribute(key) for key in c.items(node.groupingExpressions())]
         for key in keys:
             if key is not None and key.metadata().contains("spark.sessionWindow"):
