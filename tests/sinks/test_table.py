@@ -11,7 +11,7 @@ from tidemill.errors import CheckpointError, GraphError, UnsupportedError
 from tidemill.sinks.sink import APPEND
 from tidemill.sinks.table import TableSink
 
-NAME = "tidemill_table"
+NAME = "tidemill_sink_table"
 
 
 @pytest.fixture

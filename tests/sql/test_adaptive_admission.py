@@ -118,13 +118,15 @@ def test_a_batch_that_is_late_is_made_up_for(many: DataFrame, tmp_path: Path) ->
 def test_the_first_batch_takes_the_initial_rate(
     spark: SparkSession, many: DataFrame, tmp_path: Path
 ) -> None:
-    spark.conf.set("spark.streaming.backpressure.enabled", "true")
-    spark.conf.set("spark.streaming.backpressure.initialRate", "70")
+    # As if the session had been made with them: settings of Spark Streaming cannot be changed later.
+    conf = spark._jsparkSession.sessionState().conf()
+    conf.setConfString("spark.streaming.backpressure.enabled", "true")
+    conf.setConfString("spark.streaming.backpressure.initialRate", "70")
     try:
         sizes = Slow(many, tmp_path / "c", ms_per_row=1).run(5)
     finally:
-        spark.conf.unset("spark.streaming.backpressure.enabled")
-        spark.conf.unset("spark.streaming.backpressure.initialRate")
+        conf.unsetConf("spark.streaming.backpressure.enabled")
+        conf.unsetConf("spark.streaming.backpressure.initialRate")
     assert sizes[0] == 70
     assert sizes == sorted(sizes)
     assert sizes[-1] > 800

@@ -19,7 +19,7 @@ PAIRS: list[tuple[type, type]] = [
 ]
 # They check and set their options with methods of ours, and load with format() and load() of ours.
 INHERITED = {"csv", "json", "orc", "parquet", "text", "xml"}
-BEYOND_PYSPARK = {"clock", "verify", "start_query", "close"}
+BEYOND_PYSPARK = {"clock", "verify", "start_query", "stop_all", "close"}
 
 
 def members() -> list[tuple[type, type, str]]:
