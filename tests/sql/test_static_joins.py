@@ -14,8 +14,9 @@ from tests.sql.streams import FedQuery, plans, settings_of
 SCHEMA = "id int, k string"
 BATCHES: list[list[Any]] = [
     [(1, "a"), (2, "b"), (None, "x"), (9, None)],
-    [],
     [(2, "b"), (3, "a"), (3, "c"), (1, None)],
+    [],
+    [(4, "d"), (2, "b")],
 ]
 THRESHOLD = "spark.sql.autoBroadcastJoinThreshold"
 
@@ -33,11 +34,11 @@ def check(
 ) -> None:
     with (
         settings_of(spark, **{THRESHOLD: threshold}),
-        plans(lambda batch_id: batch_id % 2 == 0),
+        plans(lambda batch_id: batch_id < 2),
         FedQuery(spark, SCHEMA, operation, mode, tmp_path / "checkpoint") as query,
     ):
         for number, rows in enumerate(BATCHES):
-            if number == 2:
+            if number == 3:
                 query.restart()
             query.feed(rows)
             assert query.result() == query.expected()

@@ -8,6 +8,7 @@ for their splits whenever they run.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -62,6 +63,7 @@ class CompiledPlan:
         self._way = self._find_way(executed)
         self.observes = "CollectMetrics" in str(executed.treeString())
         self._lasting: tuple[Node, Any] | None = None
+        self._copies = itertools.count()
 
     def _find_way(self, node: Node) -> _OnTheWay | None:
         c = self._c
@@ -118,12 +120,30 @@ class CompiledPlan:
             scans.setdefault(way.source_id, []).append(scan)
             return scan
         if not way.below:
-            return way.node.clone()
+            return self._renewed_fetch(way.node)
         children = [
             child if below is None else self._renewed(below, files, scans)
             for child, below in zip(way.children, way.below, strict=True)
         ]
         return way.node.withNewChildren(self._c.seq(children))
+
+    def _renewed_fetch(self, node: Node) -> Node:
+        """A split leaf that is not equal to the one before.
+
+        ``withNewChildren`` gives the node itself if its new children are equal to the old ones: with a mere
+        clone at the leaf an exchange above it would keep its rows.
+        """
+        c = self._c
+        if c.name(node) != "RDDScanExec":
+            return node.withNewChildren(c.seq([self._renewed_fetch(node.child())]))
+        return node.copy(
+            node.output(),
+            node.rdd(),
+            f"tidemill {next(self._copies)}",
+            node.outputPartitioning(),
+            node.outputOrdering(),
+            node.stream(),
+        )
 
     def explain(self, extended: bool) -> str:
         return str(self.template.treeString() if extended else self.template.toString())

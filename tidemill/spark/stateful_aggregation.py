@@ -98,6 +98,8 @@ class StatefulAggregation:
     def rebuild(self, operator: str, final: Node, child: Node) -> tuple[Node, AggregateSpec]:
         """``child`` is what the partial aggregation reads, rebuilt already."""
         c = self._c
+        if self._single:
+            child = self._in_one_task(child)
         partial = final.child()
         chain = c.execution.aggregate.AggUtils.planStreamingAggregation(
             partial.groupingExpressions(),
@@ -128,6 +130,12 @@ class StatefulAggregation:
         plan = self._batch_aggregate(merge_all, plan, columns)
         plan = self._step(save, columns, plan, keys)
         return self._batch_aggregate(chain, plan, None), spec
+
+    def _in_one_task(self, plan: Node) -> Node:
+        """Whatever the user has spread over several tasks: the steps do not expect others beside them."""
+        if self._c.name(plan.outputPartitioning()) == "SinglePartition$":
+            return plan
+        return self._c.execution.CoalesceExec(1, plan)
 
     def _columns(self, aggregate: Node, key_count: int) -> list[Node]:
         """Keys and buffers, under names of ours: Arrow refuses two columns of one name."""

@@ -122,7 +122,7 @@ class SupportedOperations:
                 self._aggregate(node, facts)
             case "Distinct":
                 require_keys(self._c, "distinct", self._c.items(node.child().output()))
-                if self._mode == "complete":
+                if self._mode == "complete" and not facts.aggregates:
                     facts.aggregates += 1
                 else:
                     self._deduplicate("distinct", facts)
