@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 import math
+import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pandas as pd
@@ -38,43 +40,54 @@ MOMENTS = [datetime(1, 1, 2, tzinfo=UTC), datetime(1969, 12, 31, 23, 59, 59, 999
 MOMENTS += [datetime(2024, 2, 29, 12, minute, tzinfo=UTC) for minute in (0, 4, 5, 31)]
 
 
-def few(*values: Any) -> st.SearchStrategy[Any]:
-    """Few values, so that keys are equal often; null is one of them."""
-    return st.sampled_from([*values, None])
-
-
-ROWS = st.tuples(
-    few("", "a", "A", "ä", "日本", "a\0b"),
-    few(0.0, -0.0, math.nan, math.inf, -math.inf, 1.5, 1e-310),
-    few(0.0, -0.0, math.nan, 0.25),
-    few(*map(Decimal, ("0.00", "-0.01", "99999999.99", "1.10"))),
-    few(*MOMENTS),
-    few(date(1, 1, 1), date(1969, 12, 31), date(2024, 2, 29)),
-    few(0, 1, -1, 2**31 - 1, -(2**31)),
-    few("", " ", "x", "xyz", "É"),
-    few([], [1, None], [1, 2], [2, 1]),
-    few({"x": 1, "y": None}, {"x": None, "y": ""}, {"x": 1, "y": "é"}),
-    few(True, False),
-)
+# Few values for each column, so that keys are equal often.
+VALUES: list[list[Any]] = [
+    ["", "a", "A", "ä", "日本", "a\0b", None],
+    [0.0, -0.0, math.nan, math.inf, -math.inf, 1.5, 1e-310, None],
+    [0.0, -0.0, math.nan, 0.25, None],
+    [*map(Decimal, ("0.00", "-0.01", "99999999.99", "1.10")), None],
+    [*MOMENTS, None],
+    [date(1, 1, 1), date(1969, 12, 31), date(2024, 2, 29), None],
+    [0, 1, -1, 2**31 - 1, -(2**31), None],
+    ["", " ", "x", "xyz", "É", None],
+    [[], [1, None], [1, 2], [2, 1], None],
+    [{"x": 1, "y": None}, {"x": None, "y": ""}, {"x": 1, "y": "é"}, None],
+    [True, False, None],
+]
 
 
 @dataclass(frozen=True)
 class Run:
-    """How a query meets its rows."""
+    """How a query meets its rows: the pattern of plans is repeated; some batches come after a restart."""
 
     batches: list[list[Any]]
-    # By batch: run in parallel; start again before it.
-    parallel: list[bool]
-    restarts: list[bool]
+    parallel: tuple[bool, ...]
+    restarts: tuple[int, ...]
     partitions: int
 
 
-RUNS = st.builds(
+PLANS = [(False, True), (True, False, True), (True,), (True, True, False), (False,)]
+RESTARTS = [(2,), (1, 3), (3,), ()]
+PARTITIONS = [2, 1, 5]
+
+
+def rich_run(number: int) -> Run:
+    """Always different, never trivial."""
+    random = Random(number)
+    rows = [
+        [tuple(random.choice(values) for values in VALUES) for _ in range(random.choice(sizes))]
+        for sizes in ([9, 12], [0, 5], [7, 11], [3, 8])
+    ]
+    return Run(rows, random.choice(PLANS[:4]), random.choice(RESTARTS[:3]), random.choice([2, 5]))
+
+
+ANY_ROW = st.tuples(*(st.sampled_from(values) for values in VALUES))
+ANY_RUN = st.builds(
     Run,
-    st.lists(st.lists(ROWS, max_size=12), min_size=3, max_size=6 if LONG else 3),
-    st.lists(st.booleans(), min_size=8, max_size=8),
-    st.lists(st.sampled_from([False, False, True]), min_size=8, max_size=8),
-    st.sampled_from([2, 1, 5]),
+    st.lists(st.lists(ANY_ROW, max_size=12), min_size=3, max_size=6),
+    st.sampled_from(PLANS),
+    st.sampled_from(RESTARTS),
+    st.sampled_from(PARTITIONS),
 )
 
 
@@ -182,6 +195,30 @@ def stateless(df: DataFrame) -> DataFrame:
     )
 
 
+def spread(df: DataFrame) -> DataFrame:
+    """Wherever the user wants the rows to be, state stays where it is."""
+    table = df.sparkSession.range(3).repartition(3)
+    rows = df.repartition(3).dropDuplicates(["k", "i"]).coalesce(1).crossJoin(table)
+    counted = rows.repartitionByRange(3, "i").groupBy("k").agg(F.sum("i").alias("n"))
+    return counted.crossJoin(table).coalesce(1)
+
+
+def union_text(df: DataFrame) -> DataFrame:
+    df.createOrReplaceTempView("tidemill_rows")
+    return df.sparkSession.sql(
+        "SELECT k, d FROM tidemill_rows UNION SELECT s, f FROM tidemill_rows"
+    )
+
+
+def two_aggregations(df: DataFrame) -> DataFrame:
+    by_text = df.groupBy(F.lit("text").alias("what"), F.col("s").alias("key")).count()
+    of_all = (
+        df.groupBy().count().select(F.lit("all").alias("what"), F.lit("").alias("key"), "count")
+    )
+    return by_text.unionByName(of_all)
+
+
+NO_BROADCAST = {"spark.sql.autoBroadcastJoinThreshold": -1}
 STRUCTURED_KEYS = ["r", "a", "d", "m", "t"]
 
 CASES = [
@@ -207,6 +244,9 @@ CASES = [
          .agg(F.sum("i").alias("n"), F.count("*").alias("c")), "complete"),
     Case("sort and limit, complete", lambda df: df.groupBy("k").agg(F.count("*").alias("n"))
          .orderBy(F.desc("n"), "k").limit(3), "complete"),
+    Case("spread over tasks, complete", spread, "complete", [], NO_BROADCAST),
+    Case("UNION, complete", union_text, "complete"),
+    Case("two aggregations, update", two_aggregations, "update", ["what", "key"]),
     Case("union of itself, complete", lambda df: df.filter("b").select("k", "i").unionByName(
          df.filter("not b").select("k", "i")).groupBy("k").agg(F.sum("i").alias("n")), "complete"),
 ]  # fmt: skip
@@ -215,10 +255,11 @@ CASES = [
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_the_stream_equals_the_batch(case: Case, spark: SparkSession, tmp_path: Path) -> None:
     numbers = iter(range(1_000_000))
+    own = zlib.crc32(case.name.encode())
+    rich = st.integers(0, 2**32 - 1).map(lambda number: rich_run(own ^ number))
 
-    # The first example is always the simplest, batches without rows; the ones after it are rich.
-    @settings(max_examples=30 if LONG else 2, phases=[Phase.explicit, Phase.generate])
-    @given(run=RUNS)
+    @settings(max_examples=40 if LONG else 1, phases=[Phase.explicit, Phase.generate])
+    @given(run=rich | ANY_RUN)
     def check(run: Run) -> None:
         check_run(case, run, spark, tmp_path / str(next(numbers)))
 
@@ -298,8 +339,8 @@ def check_run(case: Case, run: Run, spark: SparkSession, checkpoint: Path) -> No
         query = around.enter_context(
             FedQuery(spark, SCHEMA, case.operation, case.mode, checkpoint, case.keys)
         )
-        for rows, starts_again in zip(run.batches, run.restarts, strict=False):
-            if starts_again:
+        for number, rows in enumerate(run.batches):
+            if number in run.restarts:
                 query.restart()
             query.feed(rows)
             assert query.result() == query.expected()

@@ -157,6 +157,13 @@ class Catalyst:
         for child in self.children(expression):
             yield from self.parts(child)
 
+    def join_keys(self, join: Node) -> Any:
+        """The pairs of columns that a join takes for equal; None if it has no such pairs."""
+        found = self.module("org.apache.spark.sql.catalyst.planning.ExtractEquiJoinKeys").unapply(
+            join
+        )
+        return None if found.isEmpty() else found.get()
+
     # -- expressions -------------------------------------------------------------------------------
 
     def new_id(self) -> Any:

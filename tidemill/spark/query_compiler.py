@@ -43,6 +43,7 @@ from tidemill.spark.stream_leaves import (
     template_source,
 )
 from tidemill.spark.supported_operations import StreamFacts, SupportedOperations
+from tidemill.spark.task_numbers import with_own_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -90,6 +91,7 @@ class QueryCompiler:
         self._df = df
         self._mode = output_mode
         inline = self._c.jvm.org.apache.spark.sql.catalyst.optimizer.InlineCTE(True, False, False)
+        self._patterns = self._c.module("org.apache.spark.sql.catalyst.trees.TreePattern")
         self._analyzed = inline.apply(df._jdf.queryExecution().analyzed())
 
     def outline(self) -> QueryOutline:
@@ -107,8 +109,7 @@ class QueryCompiler:
                         "Spark's own readStream: make it after, with spark.readStream."
                     )
                 ids[source_id] = None
-        patterns = self._c.module("org.apache.spark.sql.catalyst.trees.TreePattern")
-        asks = bool(self._analyzed.containsPattern(patterns.CURRENT_LIKE()))
+        asks = bool(self._analyzed.containsPattern(self._patterns.CURRENT_LIKE()))
         return QueryOutline(tuple(ids), facts, asks)
 
     def compile(
@@ -184,7 +185,7 @@ class QueryCompiler:
             source_id = source_id_of(node) or ""
             return work.leaves.build(node, source_id, leaves[source_id])
         if not node.isStreaming():
-            return node
+            return self._static(node, work.time_ms)
         children = [self._rewrite(child, leaves, work, deduplication) for child in c.children(node)]
         match name:
             case "EventTimeWatermark":
@@ -201,20 +202,14 @@ class QueryCompiler:
             case "Distinct" if self._mode != "complete":
                 keys = children[0].output()
                 return self._deduplicated(node, keys, None, children[0], work, deduplication)
-            case "Union" if work.single:
-                return c.logical.Repartition(1, False, c.with_children(node, children))
-            case "Union" if work.operators:
-                # Spark numbers the tasks of a union in one go. State is placed by the number of a task.
-                tasks = self._df.sparkSession.sparkContext.defaultParallelism
-                children = [c.logical.Repartition(tasks, True, child) for child in children]
             case "Aggregate" | "Distinct":
                 work.aggregates.append(len(work.operators))
                 work.described[len(work.operators)] = self._described(node)
                 work.operators.append(None)
                 if name == "Aggregate":
                     node = with_sets(c, node)
-        plan = c.with_children(node, children)
-        return self._with_time(plan, work.time_ms)
+        tasks = self._df.sparkSession.sparkContext.defaultParallelism
+        return with_own_tasks(c, self._with_time(node, work.time_ms), children, tasks, work.single)
 
     def _described(self, node: Node) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Keys and functions as the user has written them, before the optimizer gives them names."""
@@ -257,12 +252,18 @@ class QueryCompiler:
                 return delay_ms_of(self._c, below)
         raise AssertionError("checked before")
 
+    def _static(self, node: Node, time_ms: int) -> Node:
+        """A table asks for the time of the batch, too."""
+        if not node.containsPattern(self._patterns.CURRENT_LIKE()):
+            return node
+        children = [self._static(child, time_ms) for child in self._c.children(node)]
+        return self._c.with_children(self._with_time(node, time_ms), children)
+
     def _with_time(self, plan: Node, time_ms: int) -> Node:
         """The time of the batch in place of ``current_timestamp()`` and its like."""
         c = self._c
-        patterns = c.module("org.apache.spark.sql.catalyst.trees.TreePattern")
         if not any(
-            expression.containsPattern(patterns.CURRENT_LIKE())
+            expression.containsPattern(self._patterns.CURRENT_LIKE())
             for expression in c.expressions_of(plan)
         ):
             return plan
