@@ -417,6 +417,40 @@ def test_a_driver_that_was_paused_and_wakes_up_cannot_write(
     new.write("commits/8", b"of the new")
 
 
+HOLDER = f"""
+import sys
+from tidemill.checkpoint.local_storage import LocalStorage
+from tidemill.checkpoint.ownership import Ownership, Process
+
+elsewhere = Process("mill-2", 4711, "another-boot/4026531836", "99172")
+storage = Ownership.acquire(LocalStorage(sys.argv[1]), {NOW_MS}, elsewhere).owned_storage()
+with storage.as_owner():
+    print("inside", flush=True)
+    sys.stdin.readline()
+storage.write("commits/6", b"of the old")
+print("done", flush=True)
+"""
+
+
+def test_a_driver_that_was_paused_in_the_middle_of_a_write_keeps_the_directory(
+    storage: LocalStorage, children: Callable[..., Child], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    child = children(HOLDER, storage.uri)
+    assert child.says() == "inside"
+    child.pause()
+    age(storage, LEASE_MS + 1000)
+    monkeypatch.setattr(module, "LOCK_PATIENCE_S", 0.2)
+    with pytest.raises(
+        CheckpointInUseError, match=r"process 4711 on mill-2.*in the middle of a w"
+    ) as caught:
+        acquire(storage)
+    assert caught.value.holder["pid"] == 4711
+    child.go_on()
+    child.process.send_signal(signal.SIGCONT)
+    assert child.says() == "done"
+    assert child.process.wait(30) == 0
+
+
 # -- renewing and releasing ------------------------------------------------------------------------
 
 

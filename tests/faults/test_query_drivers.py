@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
@@ -19,8 +20,8 @@ from tests.faults.harness import ROOT, Planned
 from tests.faults.queries import ALL, QueryProgram
 from tests.faults.query_program import ELSEWHERE, add_input, rows_of
 from tests.waiting import wait_for
-from tidemill.checkpoint.ownership import LEASE_MS
-from tidemill.common.fault_points import COUNTERS, PLAN
+from tidemill.checkpoint.ownership import LEASE_MS, LOCK
+from tidemill.common.fault_points import AWAKE, COUNTERS, PLAN
 
 SIGNALS = [signal.SIGTERM, signal.SIGINT] if ALL else [signal.SIGTERM]
 PAUSES = [
@@ -87,6 +88,15 @@ class Serving:
             if path.is_file()
         }
 
+    def nobody_writes(self) -> bool:
+        """Whether a directory whose owner stands still can be taken over: nobody is inside of a write."""
+        with (self.checkpoint / f".{LOCK}").open("rb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False
+        return True
+
     def owner(self) -> dict[str, object]:
         record: dict[str, object] = json.loads(
             (self.checkpoint / "owner").read_text().split("\n", 1)[1]
@@ -107,6 +117,12 @@ class Driver:
         wait_for(lambda: condition() or self.process.poll() is not None, what, 300)
         assert condition(), f"{what}: {self.errors()}"
 
+    def stands_still(self) -> bool:
+        return any(state == "T" for _, state in session_of(self.process.pid))
+
+    def go_on(self) -> None:
+        send_to_session(self.process.pid, signal.SIGCONT)
+
     def ended(self) -> int:
         return self.process.wait(300)
 
@@ -120,13 +136,21 @@ def serving(tmp_path: Path) -> Iterator[Serving]:
         process.wait()
 
 
-def send_to_session(leader: int, number: int) -> None:
-    """To ``tidemill run``, the program, which is in another process group, and all that it has started."""
+def session_of(leader: int) -> Iterator[tuple[int, str]]:
+    """``tidemill run``, the program, which is in another process group, and all that it has started: the
+    number and the state of each."""
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
             # pid (name) state parent group session ...
-            if int(stat.read_text().rpartition(")")[2].split()[3]) == leader:
-                os.kill(int(stat.parent.name), number)
+            state, _, _, session = stat.read_text().rpartition(")")[2].split()[:4]
+            if int(session) == leader:
+                yield int(stat.parent.name), state
+
+
+def send_to_session(leader: int, number: int) -> None:
+    for pid, _ in session_of(leader):
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
 
 
 @pytest.mark.parametrize("number", SIGNALS)
@@ -167,6 +191,12 @@ def test_a_driver_that_slept_while_another_took_over_writes_nothing(
     serving.add(2)
     passed = serving.folder / "faults" / point
     sleeper.wait_until(lambda: passed.exists() and passed.stat().st_size >= 4, "the pause")
+    sleeper.wait_until(sleeper.stands_still, "the pause")
+    while (
+        not serving.nobody_writes()
+    ):  # a thread that keeps files in order, of all moments just now
+        sleeper.go_on()
+        sleeper.wait_until(sleeper.stands_still, "the next pause")
     then_s = os.stat(serving.checkpoint / "owner").st_mtime - LEASE_MS / 1000 - 1
     os.utime(serving.checkpoint / "owner", (then_s, then_s))
     successor = serving.start(**{ELSEWHERE: "1"})
@@ -176,7 +206,8 @@ def test_a_driver_that_slept_while_another_took_over_writes_nothing(
     successor.process.send_signal(signal.SIGTERM)
     assert successor.ended() == 128 + signal.SIGTERM, successor.errors()
     before = serving.files()
-    send_to_session(sleeper.process.pid, signal.SIGCONT)
+    (serving.folder / "faults" / AWAKE).touch()
+    sleeper.go_on()
     assert sleeper.ended() == 1, sleeper.errors()
     assert "OwnershipLostError" in sleeper.errors()
     after = serving.files()

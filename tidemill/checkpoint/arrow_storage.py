@@ -110,5 +110,5 @@ class ArrowStorage(Storage):
         return int((info.mtime_ns or 0) // 1_000_000)
 
     @contextmanager
-    def lock(self, name: str) -> Iterator[None]:
+    def lock(self, name: str, patience_s: float | None = None) -> Iterator[None]:
         yield

@@ -6,6 +6,7 @@ import errno
 import fcntl
 import os
 import shutil
+import time
 import uuid
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -113,16 +114,32 @@ class LocalStorage(Storage):
             return None
 
     @contextmanager
-    def lock(self, name: str) -> Iterator[None]:
+    def lock(self, name: str, patience_s: float | None = None) -> Iterator[None]:
         # The kernel drops the lock when its holder dies, whatever it dies of.
         folder, base = os.path.split(self._path(name))
         _make_folder(folder)
         handle = os.open(os.path.join(folder, f".{base}"), os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX)
+            _lock(handle, patience_s)
             yield
         finally:
             os.close(handle)
+
+
+def _lock(handle: int, patience_s: float | None) -> None:
+    if patience_s is None:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        return
+    deadline = time.monotonic() + patience_s
+    while True:
+        try:
+            # There is no flock() with a time limit.
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                raise TimeoutError(f"the lock is held for more than {patience_s} s") from None
+            time.sleep(0.05)
 
 
 class _LocalAppender(Appender):

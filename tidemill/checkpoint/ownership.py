@@ -10,7 +10,8 @@ To take a directory over, a driver holds the storage's lock, looks at the record
 the next epoch and a new token. IF the record is released, or its process is known to be dead, the
 directory is free. ELSE IF the process runs on this machine it is not. ELSE nobody here can know: the
 owner renews the file every 10 seconds, and when it has not done so for a minute, by the clock of the
-storage, it has lost it.
+storage, it has lost it. One that was paused while it held the lock itself keeps the directory, until it
+goes on or dies: whoever wants to have it is told so after a minute.
 
 Every write of the owner goes through :class:`OwnedStorage`, which looks at the token before the file
 becomes visible, or a log grows, holding the same lock. So a driver that was paused for a minute and
@@ -46,6 +47,8 @@ OWNER = "owner"
 LOCK = "owner.lock"
 LEASE_MS = 60_000
 RENEW_EVERY_S = 10.0
+# Whoever is inside makes one file visible or removes a few: more than a minute, and it stands still.
+LOCK_PATIENCE_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -132,7 +135,11 @@ class Ownership:
     @classmethod
     def acquire(cls, storage: Storage, now_ms: int, process: Process | None = None) -> Ownership:
         me = process or Process.this()
-        with storage.lock(LOCK):
+        with ExitStack() as locked:
+            try:
+                locked.enter_context(storage.lock(LOCK, LOCK_PATIENCE_S))
+            except TimeoutError:
+                raise _stands_still(storage) from None
             before = read_owner(storage)
             if before is not None:
                 _refuse_if_held(storage, before, me)
@@ -207,6 +214,17 @@ def _refuse_if_held(storage: Storage, held: OwnerRecord, me: Process) -> None:
         f"the checkpoint directory {storage.uri} is in use by {held}. {remedy}",
         storage.uri,
         {"host": held.host, "pid": held.pid, "since": held.since},
+    )
+
+
+def _stands_still(storage: Storage) -> CheckpointInUseError:
+    held = read_owner(storage)
+    return CheckpointInUseError(
+        f"the checkpoint directory {storage.uri} is in use by {held or 'a program that has just begun'}: it "
+        f"has been in the middle of a write for more than {LOCK_PATIENCE_S:.0f} seconds. If it was paused "
+        "(SIGSTOP, a debugger, a virtual machine), let it go on or kill it, and start this program again.",
+        storage.uri,
+        {} if held is None else {"host": held.host, "pid": held.pid, "since": held.since},
     )
 
 
@@ -317,8 +335,8 @@ class OwnedStorage(Storage):
         return self._storage.modified_ms(path)
 
     @contextmanager
-    def lock(self, name: str) -> Iterator[None]:
-        with self._storage.lock(name):
+    def lock(self, name: str, patience_s: float | None = None) -> Iterator[None]:
+        with self._storage.lock(name, patience_s):
             yield
 
     def _require_ownership(self) -> None:

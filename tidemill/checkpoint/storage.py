@@ -67,8 +67,11 @@ class Storage(ABC):
         """When a file was written, by the clock of the storage. None if it is not there."""
 
     @abstractmethod
-    def lock(self, name: str) -> AbstractContextManager[None]:
-        """Keep others out of a section, across processes, where the storage can do that."""
+    def lock(self, name: str, patience_s: float | None = None) -> AbstractContextManager[None]:
+        """Keep others out of a section, across processes, where the storage can do that.
+
+        ``TimeoutError`` if somebody has been inside for longer than ``patience_s``.
+        """
 
     def as_owner(self) -> AbstractContextManager[None]:
         """A section in which nobody takes the directory over: for what the owner writes elsewhere.
@@ -155,8 +158,8 @@ class SubStorage(Storage):
         return self._parent.modified_ms(self._path(path))
 
     @contextmanager
-    def lock(self, name: str) -> Iterator[None]:
-        with self._parent.lock(self._path(name)):
+    def lock(self, name: str, patience_s: float | None = None) -> Iterator[None]:
+        with self._parent.lock(self._path(name), patience_s):
             yield
 
 

@@ -16,10 +16,13 @@ from __future__ import annotations
 import errno
 import os
 import signal
+import time
 from dataclasses import dataclass
 
 PLAN = "TIDEMILL_FAULTS"
 COUNTERS = "TIDEMILL_FAULTS_DIR"
+AWAKE = "awake"
+"""The file of that folder that ends a pause."""
 ACTIONS = ("kill", "driver", "process", "executor", "pause", "enospc", "error")
 
 
@@ -28,7 +31,7 @@ class Fault:
     occurrence: int
     # "kill": the whole program; "driver": its Python driver only; "process": whoever passes the point, such
     # as a Python worker; "executor": the JVM of that worker, and the worker; "pause": whoever passes
-    # the point stands still (SIGSTOP); "enospc": the disk is full; "error"
+    # the point stands still (SIGSTOP, until the file "awake" is there); "enospc": the disk is full; "error"
     action: str
 
 
@@ -79,7 +82,10 @@ def _act(name: str, action: str) -> None:
     if action == "error":
         raise RuntimeError(f"a fault was asked for at {name}")
     if action == "pause":
-        os.kill(os.getpid(), signal.SIGSTOP)
+        # Whoever finds that another thread was stopped at a bad moment lets all go on for a moment.
+        while not os.path.exists(os.path.join(os.environ[COUNTERS], AWAKE)):
+            os.kill(os.getpid(), signal.SIGSTOP)
+            time.sleep(0.1)
         return
     if action == "executor":
         os.kill(_executor(), signal.SIGKILL)
