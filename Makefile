@@ -22,7 +22,7 @@ types: .venv/installed.lock
 	@$(PY) -m mypy
 
 unit: java mosquitto
-	@$(PY) -m pytest -n 2 --dist loadfile
+	@$(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 test-faults: java
 	@TIDEMILL_ALL_FAULTS=1 $(PY) -m pytest tests/faults

@@ -27,6 +27,32 @@ settings.register_profile(
 settings.load_profile("tidemill")
 logging.getLogger("py4j").setLevel(logging.WARNING)
 
+# Most JVMs of the tests live for seconds: they are better off without the compiler for the long run.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
+# Several processes take one file after the other. Those that take minutes come first, so that all
+# processes end at about the same time.
+LONG_FILES = (
+    "tests/test_examples.py",
+    "tests/faults/",
+    "tests/streaming/test_shutdown.py",
+    "tests/cluster/",
+    "tests/sql/test_watermarks.py",
+    "tests/sql/test_stream_equals_batch.py",
+    "tests/state/test_on_spark.py",
+    "tests/sql/",
+    "tests/streaming/",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    def place(item: pytest.Item) -> int:
+        places = enumerate(LONG_FILES)
+        return next((n for n, file in places if item.nodeid.startswith(file)), len(LONG_FILES))
+
+    items.sort(key=place)
+
+
 # A job in the background of a shell ignores Ctrl-C, and so would every program that a test starts.
 for number in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP):
     if signal.getsignal(number) is signal.SIG_IGN:

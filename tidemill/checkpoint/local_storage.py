@@ -6,7 +6,7 @@ import errno
 import fcntl
 import os
 import shutil
-import time
+import threading
 import uuid
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -18,6 +18,7 @@ from tidemill.common.fault_points import fault_point
 from tidemill.errors import IllegalStateError
 
 MOST_PARTS = 1024  # that a system call takes at once
+LOOK_AT_LOCK_EVERY_S = 0.05
 
 
 class LocalStorage(Storage):
@@ -130,16 +131,15 @@ def _lock(handle: int, patience_s: float | None) -> None:
     if patience_s is None:
         fcntl.flock(handle, fcntl.LOCK_EX)
         return
-    deadline = time.monotonic() + patience_s
-    while True:
+    # There is no flock() with a time limit.
+    pause = threading.Event()
+    for _ in range(int(patience_s / LOOK_AT_LOCK_EVERY_S) + 1):
         try:
-            # There is no flock() with a time limit.
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return
         except BlockingIOError:
-            if time.monotonic() >= deadline:
-                raise TimeoutError(f"the lock is held for more than {patience_s} s") from None
-            time.sleep(0.05)
+            pause.wait(LOOK_AT_LOCK_EVERY_S)
+    raise TimeoutError(f"the lock is held for more than {patience_s} s")
 
 
 class _LocalAppender(Appender):

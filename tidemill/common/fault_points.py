@@ -16,7 +16,7 @@ from __future__ import annotations
 import errno
 import os
 import signal
-import time
+import threading
 from dataclasses import dataclass
 
 PLAN = "TIDEMILL_FAULTS"
@@ -85,7 +85,7 @@ def _act(name: str, action: str) -> None:
         # Whoever finds that another thread was stopped at a bad moment lets all go on for a moment.
         while not os.path.exists(os.path.join(os.environ[COUNTERS], AWAKE)):
             os.kill(os.getpid(), signal.SIGSTOP)
-            time.sleep(0.1)
+            threading.Event().wait(0.1)
         return
     if action == "executor":
         os.kill(_executor(), signal.SIGKILL)

@@ -15,6 +15,7 @@ from typing import Any
 
 from tidemill.spark.catalyst import Catalyst, Node
 from tidemill.spark.event_time import EventTimes, WatermarkSpec, event_times, is_watermark_metric
+from tidemill.spark.row_counter import RowCounter
 from tidemill.spark.stream_leaves import FileRelations, is_fetch, scan_of, template_source
 
 _KEEPERS = frozenset(
@@ -62,7 +63,7 @@ class CompiledPlan:
         self._keeps_rows = False
         self._way = self._find_way(executed)
         self.observes = "CollectMetrics" in str(executed.treeString())
-        self._lasting: tuple[Node, Any] | None = None
+        self._lasting: tuple[Node, RowCounter] | None = None
         self._copies = itertools.count()
 
     def _find_way(self, node: Node) -> _OnTheWay | None:
@@ -99,14 +100,14 @@ class CompiledPlan:
                 return self.template.clone()
             return self._renewed(self._way, files or {}, {} if scans is None else scans)
 
-    def lasting(self) -> tuple[Node, Any] | None:
-        """A plan that may be run again, and the RDD of its rows; None if there is no such plan."""
+    def lasting(self) -> tuple[Node, RowCounter] | None:
+        """A plan that may be run again, and what counts its rows; None if there is no such plan."""
         if self._files or self._way is None or self._keeps_rows:
             return None
         if self._lasting is None:
             plan = self.copy()
             with self._c.active(self.jsession):
-                self._lasting = plan, plan.execute()
+                self._lasting = plan, RowCounter(self._c, plan.execute())
         elif self.observes:
             self._lasting[0].resetMetrics()
         return self._lasting
@@ -168,9 +169,9 @@ class ExecutablePlan:
         """Compute all rows. How many there are."""
         lasting = self.compiled.lasting()
         if lasting is None:
-            return int(self.execute().count())
+            return RowCounter(self.catalyst, self.execute()).count()
         self._plan, rows = lasting
-        return int(rows.count())
+        return rows.count()
 
     def collect(self) -> Any:
         """The JVM array of its rows, on the driver."""
