@@ -92,6 +92,20 @@ def test_a_table_that_is_cached_or_aggregated_itself(
         cached.unpersist()
 
 
+@pytest.mark.parametrize("threshold", [-1, 10_000_000], ids=["shuffled", "broadcast"])
+def test_an_inner_join_that_is_aggregated(
+    threshold: int, spark: SparkSession, table: DataFrame, tmp_path: Path
+) -> None:
+    spread = table.repartition(3)
+    check(
+        spark,
+        lambda df: df.join(spread, "id").groupBy("name").agg(F.count("*").alias("n")),
+        tmp_path,
+        "complete",
+        threshold,
+    )
+
+
 def test_an_aggregation_joined_with_a_table(
     spark: SparkSession, table: DataFrame, tmp_path: Path
 ) -> None:

@@ -180,13 +180,13 @@ class Catalyst:
         )
 
     def python_function(
-        self, function: Callable[..., Any], output: list[Node], arguments: list[Node]
+        self, function: Callable[..., Any], output: list[Node], arguments: list[Node], name: str
     ) -> Node:
         """The expression of a ``mapInArrow`` function that takes and gives these columns."""
         udf: Any = UserDefinedFunction(
             function,
             self.schema_of(output),
-            getattr(function, "__name__", type(function).__name__),
+            name,
             PythonEvalType.SQL_MAP_ARROW_ITER_UDF,
         )
         return udf._judf.builder(self.seq(arguments))

@@ -9,13 +9,14 @@ for their splits whenever they run.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tidemill.spark.catalyst import Catalyst, Node
 from tidemill.spark.event_time import EventTimes, WatermarkSpec, event_times, is_watermark_metric
 from tidemill.spark.row_counter import RowCounter
+from tidemill.spark.state_steps import is_state_step
 from tidemill.spark.stream_leaves import FileRelations, is_fetch, scan_of, template_source
 
 _KEEPERS = frozenset(
@@ -187,6 +188,27 @@ class ExecutablePlan:
         plan = self._own_plan()
         with self.catalyst.active(self.compiled.jsession):
             return plan.execute()
+
+    def finish(self, is_complete: Callable[[], bool]) -> None:
+        """Compute state that the rows of the result did not ask for, after they have been computed.
+
+        A join whose table is empty does not read the stream, and a function of the user may stop reading.
+        """
+        if is_complete() or self._plan is None:
+            return
+        for step in self._state_steps(self._plan):
+            with self.catalyst.active(self.compiled.jsession):
+                rows = step.execute()
+            RowCounter(self.catalyst, rows).count()
+            if is_complete():
+                return
+
+    def _state_steps(self, node: Node) -> Iterator[Node]:
+        """From the top: what a step reads is computed with it."""
+        if is_state_step(self.catalyst, node):
+            yield node
+        for child in self.catalyst.children(node):
+            yield from self._state_steps(child)
 
     def _own_plan(self) -> Node:
         if self._plan is None:

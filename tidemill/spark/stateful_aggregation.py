@@ -18,9 +18,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from pyspark.errors import IllegalArgumentException
 from pyspark.sql.types import StructType
 
 from tidemill.spark.catalyst import Catalyst, Node
+from tidemill.spark.state_steps import state_function
 
 AGGREGATES = ("HashAggregateExec", "ObjectHashAggregateExec", "SortAggregateExec")
 # Positions in the constructors of all three.
@@ -133,8 +135,11 @@ class StatefulAggregation:
 
     def _in_one_task(self, plan: Node) -> Node:
         """Whatever the user has spread over several tasks: the steps do not expect others beside them."""
-        if self._c.name(plan.outputPartitioning()) == "SinglePartition$":
-            return plan
+        try:
+            if self._c.name(plan.outputPartitioning()) == "SinglePartition$":
+                return plan
+        except IllegalArgumentException:
+            pass  # a join whose sides have no exchange yet, and not the same number of partitions
         return self._c.execution.CoalesceExec(1, plan)
 
     def _columns(self, aggregate: Node, key_count: int) -> list[Node]:
@@ -178,7 +183,7 @@ class StatefulAggregation:
             child = c.execution.ProjectExec(c.seq([*columns, place]), child)
             if keeps_place:
                 output = [*columns, place.toAttribute()]
-        udf = c.python_function(function, output, c.items(child.output()))
+        udf = state_function(c, function, output, c.items(child.output()))
         step = c.execution.python.MapInArrowExec(udf, c.seq(output), child, False, c.none)
         # A merge takes the last columns of its input for the buffers.
         return step if output is columns else c.execution.ProjectExec(c.seq(columns), step)

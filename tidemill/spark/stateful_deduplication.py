@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from pyspark.sql.types import StructType
 
 from tidemill.spark.catalyst import Catalyst, Node
+from tidemill.spark.state_steps import state_function
 from tidemill.spark.stateful_aggregation import EventTime, described, partition_of
 
 
@@ -85,7 +86,7 @@ class StatefulDeduplication:
                 c.seq(keys), child, c.some(self._partitions), c.none
             )
             given = c.logical.Project(c.seq(renamed), placed)
-        udf = c.python_function(self._steps(spec), names, c.items(given.output()))
+        udf = state_function(c, self._steps(spec), names, c.items(given.output()))
         return c.logical.MapInArrow(udf, child.output(), given, False, c.none), spec
 
 

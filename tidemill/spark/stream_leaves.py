@@ -20,6 +20,7 @@ from tidemill.spark.catalyst import Catalyst, Node
 
 SOURCE_OPTION = "tidemillSource"
 STREAMING_RELATION = "StreamingRelation"
+_FETCH = "tidemill_fetch"
 _TEMPLATE_BYTES = 1 << 40
 
 
@@ -83,8 +84,7 @@ class LeafBuilder:
                 "_metadata is a column of files: this stream has the columns "
                 + ", ".join(columns[:-1])
             )
-        fetch = _named_fetch(leaf.fetch)
-        function = self._c.python_function(fetch, output, self._c.items(base.output()))
+        function = self._c.python_function(leaf.fetch, output, self._c.items(base.output()), _FETCH)
         return self._c.logical.MapInArrow(function, placeholder.output(), base, False, self._c.none)
 
     def _base(self) -> Node:
@@ -220,18 +220,9 @@ _OF_THE_STREAM = frozenset(
 )
 
 
-def _named_fetch(fetch: Callable[..., Any]) -> Callable[..., Any]:
-    """The function under the name by which its node is known in the physical plan."""
-
-    def tidemill_fetch(batches: Any) -> Any:
-        return fetch(batches)
-
-    return tidemill_fetch
-
-
 def is_fetch(catalyst: Catalyst, node: Node) -> bool:
     """True for a split leaf in a physical plan."""
-    return catalyst.name(node) == "MapInArrowExec" and node.func().name() == "tidemill_fetch"
+    return catalyst.name(node) == "MapInArrowExec" and node.func().name() == _FETCH
 
 
 @cache

@@ -1,5 +1,6 @@
 """A state step knows its partition by the number of its task. Some operations of Spark run the rows of
-several partitions in one task, or number their tasks anew: below those an exchange ends the step's stage.
+several partitions in one task, number their tasks anew, or read a part of the rows only: below those an
+exchange ends the step's stage.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ def with_own_tasks(
         case "Join" if c.join_keys(node) is None:
             # A product of partitions: every one of the stream is computed for each of the table.
             children = _exchanged(c, befores, children, 1 if single else tasks)
+        case "LocalLimit":  # stops reading when it has enough
+            children = _exchanged(c, befores, children, 1)
         case "Repartition" if not single and not node.shuffle() and _has_state(c, befores[0]):
             return c.logical.Repartition(node.numPartitions(), True, children[0])
     return c.with_children(node, children)

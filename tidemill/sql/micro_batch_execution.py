@@ -6,7 +6,7 @@ The life of batch N, and what is durable after each step:
    watermark has nothing to do either, there is no batch;
 2. ``offsets/N`` is written, with the time and the watermark: the batch exists, and is always the same;
 3. the sink computes and commits it: state of version N is computed from version N-1 and written to files
-   that nobody reads yet; the output is visible, as a whole;
+   that nobody reads yet; the output is visible, as a whole. State that the output did not need follows;
 4. ``commits/N`` is written, and names the state files of version N and the next watermark: it is done;
 5. sources forget what it has read; old logs and old state are deleted.
 
@@ -261,6 +261,7 @@ class MicroBatchExecution(StreamExecution):
                 fault_point("query.before-sink")
                 written = self._sink.write(output)  # 3
                 fault_point("query.after-sink")
+                output.executable.finish(lambda: held.states.has_reports(batch.batch_id))
             operators = held.states.take_reports(batch.batch_id)
             times, observed = output.executable.metrics()
         except TidemillError:

@@ -21,7 +21,7 @@ from tidemill.sql.steps.aggregate import AggregateRestoreStep, AggregateSaveStep
 from tidemill.sql.steps.deduplicate import DeduplicateStep
 from tidemill.state.operators import StateOperators, Versions
 from tidemill.state.partition_state import OperatorState
-from tidemill.state.reports import ReportsParam, StateReport, take_state_reports
+from tidemill.state.reports import ReportsParam, StateReport, has_reports, take_state_reports
 
 if TYPE_CHECKING:
     from pyspark import Accumulator, SparkContext
@@ -139,6 +139,13 @@ class OperatorStates:
             spec.operator: self.operators.base(spec.operator, batch_id, spec.partitions)
             for spec in self._specs
         }
+
+    def has_reports(self, batch_id: int) -> bool:
+        """True if the whole state of a batch has been computed."""
+        return all(
+            has_reports(self._reports.value, spec.operator, batch_id, spec.partitions)
+            for spec in self._specs
+        )
 
     def take_reports(self, batch_id: int) -> list[StateOperatorReport]:
         """The batch has run: its versions are known from now on."""

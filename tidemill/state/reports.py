@@ -61,6 +61,11 @@ def restore_of(operator: str) -> str:
     return f"{operator} (restore)"
 
 
+def has_reports(reports: Reports, operator: str, batch_id: int, partitions: int) -> bool:
+    """True if all partitions of an operator have told what the batch has done to them."""
+    return all((operator, batch_id, partition) in reports for partition in range(partitions))
+
+
 def take_reports(
     reports: Reports, operator: str, batch_id: int, partitions: Iterable[int]
 ) -> list[Any]:
