@@ -212,8 +212,17 @@ class Catalyst:
         made: Row = cloudpickle.loads(self.jvm.PythonSQLUtils.toPyRow(row))
         return made
 
+    def analyzed(self, plan: Node) -> Node:
+        return self.jsession.sessionState().analyzer().execute(plan)
+
     def dataset(self, plan: Node, jsession: Any = None) -> Any:
-        """The JVM Dataset of a logical plan."""
+        """The JVM Dataset of a logical plan, whose attributes are all resolved.
+
+        Spark is told so: to analyze a plan again would give new columns to a table that is in it twice, and
+        leave the old ones in the conditions above.
+        """
+        assert plan.resolved(), f"a plan with unresolved parts:\n{plan.toString()}"
+        plan.setAnalyzed()
         dataset = self.jvm.org.apache.spark.sql.classic.Dataset
         return dataset.ofRows(self.jsession if jsession is None else jsession, plan)
 

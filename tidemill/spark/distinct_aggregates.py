@@ -26,7 +26,16 @@ def with_sets(catalyst: Catalyst, aggregate: Node) -> Node:
             return None
         return _without_distinct(catalyst, expression)
 
-    return catalyst.transform_expressions(aggregate, change)
+    changed = catalyst.transform_expressions(aggregate, change)
+    return changed if changed.resolved() else _resolved(catalyst, changed)
+
+
+def _resolved(c: Catalyst, aggregate: Node) -> Node:
+    """The node, analyzed by itself: what is below it is, and stays as it is."""
+    child = aggregate.child()
+    leaf = c.logical.LocalRelation(child.output(), c.seq([]), False, c.none)
+    analyzed = c.analyzed(c.with_children(aggregate, [leaf]))
+    return c.with_children(analyzed, [child])
 
 
 def require_distinct(catalyst: Catalyst, expression: Node) -> None:
@@ -85,7 +94,7 @@ def _count(c: Catalyst, inputs: list[Node], condition: Any) -> Node:
         )
         kept = c.expressions.If(complete, struct, nothing)
     values_seen = _aggregated(c, c.expressions.aggregate.CollectSet(kept), condition)
-    return _resolved_later(c, f"cast(size({_SET}) as bigint)", values_seen)
+    return _parsed(c, f"cast(size({_SET}) as bigint)", values_seen)
 
 
 def _sum_or_average(c: Catalyst, name: str, value: Node, expression: Node) -> Node:
@@ -103,11 +112,11 @@ def _sum_or_average(c: Catalyst, name: str, value: Node, expression: Node) -> No
     )
     if name == "avg":
         summed = f"cast({summed} / size({_SET}) as {result})"
-    return _resolved_later(c, f"if(size({_SET}) = 0, null, {summed})", values)
+    return _parsed(c, f"if(size({_SET}) = 0, null, {summed})", values)
 
 
-def _resolved_later(c: Catalyst, text: str, values: Node) -> Node:
-    """An expression of Spark SQL about the set. Spark resolves it when the plan is analyzed again."""
+def _parsed(c: Catalyst, text: str, values: Node) -> Node:
+    """An expression of Spark SQL about the set, not resolved yet."""
     parsed = c.module("org.apache.spark.sql.catalyst.parser.CatalystSqlParser").parseExpression(
         text
     )

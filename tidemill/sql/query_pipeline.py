@@ -57,10 +57,16 @@ class QueryPipeline:
             for source in sources.sources
         }
         self._last_rows = 0
+        self._restores_state = False
 
-    def first_plan(self, time_ms: int) -> CompiledPlan:
-        """Compile the plan for small batches: it tells what operators the query has."""
-        return self._plan(True, time_ms)
+    def first_plan(self, time_ms: int, restores_state: bool = False) -> CompiledPlan:
+        """Compile the plan of the first batch: it tells what operators the query has.
+
+        A batch that brings the state of an earlier run to its executors is large whatever its rows are:
+        several tasks share that.
+        """
+        self._restores_state = restores_state and self._parallelism > 1 and self._partitions > 1
+        return self._plan(not self._restores_state, time_ms)
 
     @property
     def operators(self) -> tuple[OperatorSpec, ...]:
@@ -70,6 +76,8 @@ class QueryPipeline:
         """True if one task is faster than several."""
         if self._parallelism == 1:
             return True
+        if self._restores_state:
+            return False
         if self.operators and self._partitions > MOST_PARTITIONS_IN_ONE_TASK:
             return False
         tasks = 1
@@ -117,6 +125,7 @@ class QueryPipeline:
     def read(self, rows: int) -> None:
         """So many rows the last batch has read: a guess for sources that cannot tell before."""
         self._last_rows = rows
+        self._restores_state = False
 
     def _plan(self, single: bool, time_ms: int) -> CompiledPlan:
         if single not in self._plans or self._outline.reads_the_clock:

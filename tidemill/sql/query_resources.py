@@ -145,7 +145,10 @@ class QueryResources:
             sc.defaultParallelism,
             self.rows_read,
         )
-        plan = self.pipeline.first_plan(parts.clock.now_ms())
+        logged = self.durable.logged
+        done = logged.last_committed
+        restores_state = done is not None and bool(logged.commits[done].state)
+        plan = self.pipeline.first_plan(parts.clock.now_ms(), restores_state)
         self.watermark = WatermarkTracker.from_conf(
             [spec.delay_ms for spec in plan.watermarks], SessionConf(parts.session)
         )
@@ -158,7 +161,7 @@ class QueryResources:
             write_plan(storage, QueryPlan(parts.mode, self.partitions, outlines))
         self.follows_watermark = any(follows_watermark(spec, parts.mode) for spec in operators)
         self.states = OperatorStates(
-            sc, storage, self.query_id, self.durable.logged, operators, parts.mode, steps.reports
+            sc, storage, self.query_id, logged, operators, parts.mode, steps.reports
         )
 
     def _recover(self) -> None:
