@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from typing import BinaryIO
 
 from tidemill.checkpoint.storage import Appender, Storage
+from tidemill.common.durable_folders import make_folder, sync
 from tidemill.common.fault_points import fault_point
 from tidemill.errors import IllegalStateError
 
@@ -52,7 +53,7 @@ class LocalStorage(Storage):
     def open_write(self, path: str) -> Iterator[BinaryIO]:
         target = self._path(path)
         folder, name = os.path.split(target)
-        _make_folder(folder)
+        make_folder(folder)
         temporary = os.path.join(folder, f".{name}.{uuid.uuid4().hex[:8]}.tmp")
         try:
             with open(temporary, "xb") as file:
@@ -66,7 +67,7 @@ class LocalStorage(Storage):
             with suppress(OSError):
                 os.unlink(temporary)
             raise
-        _fsync_folder(folder)
+        sync(folder)
 
     @property
     def can_append(self) -> bool:
@@ -75,12 +76,12 @@ class LocalStorage(Storage):
     def open_append(self, path: str, head: bytes = b"") -> Appender:
         target = self._path(path)
         folder = os.path.dirname(target)
-        _make_folder(folder)
+        make_folder(folder)
         handle = os.open(target, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o666)
         try:
             _write_all(handle, [head])
             os.fsync(handle)
-            _fsync_folder(folder)
+            sync(folder)
         except BaseException:
             os.close(handle)
             with suppress(OSError):
@@ -118,7 +119,7 @@ class LocalStorage(Storage):
     def lock(self, name: str, patience_s: float | None = None) -> Iterator[None]:
         # The kernel drops the lock when its holder dies, whatever it dies of.
         folder, base = os.path.split(self._path(name))
-        _make_folder(folder)
+        make_folder(folder)
         handle = os.open(os.path.join(folder, f".{base}"), os.O_RDWR | os.O_CREAT, 0o600)
         try:
             _lock(handle, patience_s)
@@ -204,26 +205,7 @@ def _sync_data(handle: int) -> None:
         os.fsync(handle)
 
 
-def _make_folder(folder: str) -> None:
-    """A file is no more durable than the names of the folders above it."""
-    if os.path.isdir(folder):
-        return
-    above = os.path.dirname(folder)
-    _make_folder(above)
-    with suppress(FileExistsError):
-        os.mkdir(folder)
-    _fsync_folder(above)
-
-
 def _forget_checksum(path: str) -> None:
     folder, name = os.path.split(path)
     with suppress(OSError):
         os.unlink(os.path.join(folder, f".{name}.crc"))
-
-
-def _fsync_folder(folder: str) -> None:
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

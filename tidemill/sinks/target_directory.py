@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urlsplit
 
+from tidemill.common.durable_folders import make_folder, sync
 from tidemill.spark.hadoop_files import default_file_system
 from tidemill.spark.hadoop_folder import HadoopFolder
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
 # What java.net.URI leaves as it is in a path.
 _PLAIN = "/:@!$&'()*+,;=-._~"
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ class LocalTarget(TargetDirectory):
         return f"{self._root}/{path}" if path else self._root
 
     def make(self) -> None:
-        _make_folder(self._root)
+        make_folder(self._root)
         if not os.path.isdir(self._root):
             raise NotADirectoryError(errno.ENOTDIR, "it is a file, and not a directory", self._root)
         if not os.access(self._root, os.W_OK | os.X_OK):
@@ -156,7 +156,7 @@ class LocalTarget(TargetDirectory):
     def create(self, path: str, data: bytes) -> None:
         target = self._path(path)
         folder, name = os.path.split(target)
-        _make_folder(folder)
+        make_folder(folder)
         staged = os.path.join(folder, f".{name}.{uuid.uuid4().hex[:8]}.tmp")
         try:
             with open(staged, "xb") as file:
@@ -172,22 +172,22 @@ class LocalTarget(TargetDirectory):
         finally:
             with suppress(OSError):
                 os.unlink(staged)
-        _sync(folder, _FOLDER)
+        sync(folder)
 
     def sync(self, files: Sequence[str]) -> None:
         for path in files:
-            _sync(self._path(path), os.O_RDONLY)
+            sync(self._path(path))
 
     def move(self, source: str, target: str) -> None:
         try:
             os.rename(self._path(source), self._path(target))
         except FileNotFoundError:
-            _make_folder(os.path.dirname(self._path(target)))
+            make_folder(os.path.dirname(self._path(target)))
             os.rename(self._path(source), self._path(target))
 
     def sync_names(self, files: Sequence[str]) -> None:
         for folder in {os.path.dirname(self._path(path)) for path in files}:
-            _sync(folder, _FOLDER)
+            sync(folder)
 
     def entry(self, path: str) -> TargetEntry | None:
         try:
@@ -210,25 +210,6 @@ class LocalTarget(TargetDirectory):
 
 def _entry(path: str, is_folder: bool, stat: os.stat_result) -> TargetEntry:
     return TargetEntry(path, is_folder, stat.st_size, stat.st_mtime_ns // 1_000_000)
-
-
-def _make_folder(folder: str) -> None:
-    """A file is no more durable than the names of the folders above it."""
-    if os.path.isdir(folder):
-        return
-    above = os.path.dirname(folder)
-    _make_folder(above)
-    with suppress(FileExistsError):
-        os.mkdir(folder)
-    _sync(above, _FOLDER)
-
-
-def _sync(path: str, flags: int) -> None:
-    handle = os.open(path, flags)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 class HadoopTarget(TargetDirectory):
