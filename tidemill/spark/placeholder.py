@@ -10,14 +10,10 @@ A file format is opened by Spark's own stream reader, whose checks, schema rules
 
 from __future__ import annotations
 
-import atexit
-import shutil
-import tempfile
 import threading
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamReader
 from pyspark.sql.types import StructType
 
+from tidemill.common.temporary_folder import temporary_folder
 from tidemill.errors import GraphError, UnsupportedError
 
 SOURCE_OPTION = "tidemillSource"
@@ -194,8 +191,6 @@ def _items(seq: Any) -> list[Any]:
     return [seq.apply(index) for index in range(seq.size())]
 
 
-@cache
 def _empty_directory() -> str:
-    folder = tempfile.mkdtemp(prefix="tidemill-placeholder-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return Path(folder).as_uri()  # a bare path could mean one of the cluster's file system
+    # A bare path could mean one of the cluster's file system.
+    return Path(temporary_folder("placeholder")).as_uri()

@@ -9,18 +9,18 @@ decided about it (columns, filters) stays.
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
+from tidemill.common.temporary_folder import temporary_folder
 from tidemill.errors import UnsupportedError
 from tidemill.spark.catalyst import Catalyst, Node
 
 SOURCE_OPTION = "tidemillSource"
 STREAMING_RELATION = "StreamingRelation"
 _FETCH = "tidemill_fetch"
+_TEMPLATES = "template"
 _TEMPLATE_BYTES = 1 << 40
 
 
@@ -169,7 +169,7 @@ class FileRelations:
     def any_relation(self, files: Sequence[str]) -> Any:
         """The relation of some files, which may be none."""
         if not files:
-            return self.template(_empty_folder())
+            return self.template(f"file://{temporary_folder('empty')}")
         options = dict(self._options)
         if self._path is not None and not any(sign in self._path for sign in "*?[{"):
             options["basePath"] = self._path
@@ -225,19 +225,9 @@ def is_fetch(catalyst: Catalyst, node: Node) -> bool:
     return catalyst.name(node) == "MapInArrowExec" and node.func().name() == _FETCH
 
 
-@cache
-def _template_folder() -> str:
-    return tempfile.mkdtemp(prefix="tidemill-template-")
-
-
-@cache
-def _empty_folder() -> str:
-    return f"file://{tempfile.mkdtemp(prefix='tidemill-empty-')}"
-
-
 def template_file(source_id: str) -> str:
     """A file that looks too large to be broadcast, and takes no room."""
-    path = os.path.join(_template_folder(), f"source-{source_id}")
+    path = os.path.join(temporary_folder(_TEMPLATES), f"source-{source_id}")
     if not os.path.exists(path):
         with open(path, "wb") as file:
             file.truncate(_TEMPLATE_BYTES)
@@ -250,7 +240,7 @@ def template_source(catalyst: Catalyst, node: Node) -> str | None:
         return None
     for path in catalyst.items(node.relation().location().rootPaths()):
         folder, _, name = str(path.toString()).rpartition("/")
-        if folder.endswith(_template_folder()):
+        if folder.endswith(temporary_folder(_TEMPLATES)):
             return name.removeprefix("source-")
     return None
 
