@@ -49,3 +49,41 @@ def test_the_package_travels_with_the_stream(tmp_path: Path) -> None:
     assert done.stdout.splitlines() == ["[[('a', 2), ('b', 1)], [('b', 1)]]", "shipped"], (
         done.stderr
     )
+
+
+ATTACHED = """
+import sys
+from pyspark.sql import SparkSession, functions as F
+import tidemill
+
+spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+tidemill.attach(spark)
+python = F.udf(lambda: sys.executable, "string").asNondeterministic()
+rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 3).load()
+counts = rows.groupBy(python().alias("python")).count()
+query = counts.writeStream.outputMode("complete").format("memory").queryName("counts")
+query = query.trigger(once=True).start()
+query.awaitTermination()
+print([(row.python == sys.executable, row["count"]) for row in spark.table("counts").collect()])
+spark.stop()
+"""
+
+
+def test_a_session_of_ones_own_in_an_environment_that_is_not_activated(tmp_path: Path) -> None:
+    """Spark would start the ``python3`` of the PATH, which does not have Tidemill."""
+    other = tmp_path / "bin" / "python3"
+    other.parent.mkdir()
+    other.write_text("#!/bin/sh\nexit 1\n")
+    other.chmod(0o755)
+    environment = {**os.environ, "PATH": f"{other.parent}:{os.environ['PATH']}"}
+    environment.pop("PYSPARK_PYTHON", None)
+    done = subprocess.run(
+        [sys.executable, "-c", ATTACHED],
+        env=environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
+    assert done.stdout.splitlines() == ["[(True, 3)]"], done.stderr

@@ -1,8 +1,9 @@
-"""Tidemill's own code on executors that do not have it installed."""
+"""Tidemill's own code on workers that do not have it installed."""
 
 from __future__ import annotations
 
 import os
+import sys
 import zipfile
 from typing import TYPE_CHECKING
 
@@ -15,10 +16,10 @@ if TYPE_CHECKING:
 def ship_package(spark_context: SparkContext) -> None:
     """Send the package to the executors of a cluster, in the driver's version, once per context.
 
-    In local mode the workers are started from the driver's own environment and need nothing.
+    In local mode the workers are of the driver's own Python and need nothing.
     """
-    master = str(spark_context.master)
-    if master.startswith("local") and not master.startswith("local-cluster"):
+    if _is_local(spark_context):
+        use_this_python(spark_context)
         return
     archive = f"tidemill-{tidemill.__version__}.zip"
     if any(path.endswith(archive) for path in spark_context._python_includes or ()):
@@ -33,3 +34,21 @@ def ship_package(spark_context: SparkContext) -> None:
                     full = os.path.join(folder, name)
                     file.write(full, os.path.join("tidemill", os.path.relpath(full, root)))
     spark_context.addPyFile(path)
+
+
+def use_this_python(spark_context: SparkContext) -> None:
+    """Run local workers in the driver's own Python, with the driver's own packages.
+
+    PySpark starts whatever ``python3`` is on the PATH, which is another one in a virtual environment that is
+    not activated. What the user has set stays.
+    """
+    set_by_user = "PYSPARK_PYTHON" in os.environ or spark_context.getConf().contains(
+        "spark.pyspark.python"
+    )
+    if _is_local(spark_context) and not set_by_user:
+        spark_context.pythonExec = sys.executable
+
+
+def _is_local(spark_context: SparkContext) -> bool:
+    master = str(spark_context.master)
+    return master.startswith("local") and not master.startswith("local-cluster")

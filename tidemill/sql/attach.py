@@ -31,11 +31,13 @@ def attach(spark: SparkSession) -> SparkSession:
     _require_classic(spark)
     from tidemill.spark.session import warn_if_slow
     from tidemill.spark.session_patches import SessionHooks, attach_hooks, hooks_of
+    from tidemill.spark.shipping import use_this_python
     from tidemill.sql.batch_reads import readable_now
     from tidemill.sql.query_manager import StreamingQueryManager
 
     if hooks_of(spark) is None:
         warn_if_slow(spark.sparkContext)
+        use_this_python(spark.sparkContext)
         manager = StreamingQueryManager(spark)
         attach_hooks(
             spark,
