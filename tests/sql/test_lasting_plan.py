@@ -102,3 +102,23 @@ def test_collected_rows_are_those_of_each_batch(
     )
     expected = change(everything).collect()
     assert sorted(found) == sorted(expected)
+
+
+def test_a_query_explains_its_plans(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with stream() as words:
+        counted = rows_of(spark, words).groupBy("word").count()
+        writer = counted.writeStream.format("noop").outputMode("complete")
+        query = writer.option("checkpointLocation", str(tmp_path)).start()
+        try:
+            query.explain()
+            physical = capsys.readouterr().out
+            query.explain(True)
+            extended = capsys.readouterr().out
+        finally:
+            query.stop()
+    assert physical.startswith("== Physical Plan ==\n")
+    assert "tidemill_state" in physical
+    assert extended.startswith("== Analyzed Logical Plan ==\n~Aggregate [word")
+    assert extended.endswith(physical)

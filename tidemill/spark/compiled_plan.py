@@ -147,8 +147,8 @@ class CompiledPlan:
             node.stream(),
         )
 
-    def explain(self, extended: bool) -> str:
-        return str(self.template.treeString() if extended else self.template.toString())
+    def explain(self) -> str:
+        return str(self.template.treeString())
 
 
 class ExecutablePlan:

@@ -143,6 +143,10 @@ class QueryCompiler:
             work.leaves.files,
         )
 
+    def explain(self) -> str:
+        """The query as Spark has understood it, before it was compiled."""
+        return str(self._analyzed.treeString())
+
     def batch_dataframe(self, replace: Callable[[str, Node], Node]) -> DataFrame:
         """The query as a batch query, with other leaves: ``replace(source_id, placeholder)``."""
         return self._c.dataframe(self._as_batch(self._analyzed, replace))

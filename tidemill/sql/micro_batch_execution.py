@@ -301,9 +301,12 @@ class MicroBatchExecution(StreamExecution):
         held = self._resources
         keys_out = held.states.keys_total if self._mode == COMPLETE else 0
         single = held.pipeline.is_small(batch, keys_out)
+        with self._reporter.report_time_taken("getBatch"):
+            given = held.pipeline.input_of(batch, single)
         with self._reporter.report_time_taken("queryPlanning"):
             executable, context = held.pipeline.for_batch(
                 batch,
+                given,
                 single,
                 held.states.base(batch.batch_id),
                 held.last_watermark_ms or None,

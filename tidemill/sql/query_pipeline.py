@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tidemill.batches.batch import Batch
@@ -24,6 +26,14 @@ logger = logging.getLogger(__name__)
 
 MOST_PARTITIONS_IN_ONE_TASK = 8
 KEYS_PER_TASK = 50_000
+
+
+@dataclass(frozen=True)
+class BatchInput:
+    """What the rows of a batch are read from: the files of its file sources, the splits of the others."""
+
+    files: Mapping[str, Sequence[str]]
+    splits: Mapping[str, Sequence[Sequence[Any]]]
 
 
 class QueryPipeline:
@@ -90,30 +100,37 @@ class QueryPipeline:
                 tasks = max(tasks, tasks_for_records(self._last_rows, self._parallelism))
         return tasks == 1 and keys_in_output <= KEYS_PER_TASK
 
+    def input_of(self, batch: Batch, single: bool) -> BatchInput:
+        """Ask the sources what the rows of a batch are read from."""
+        tasks = 1 if single else self._parallelism
+        return BatchInput(
+            self._sources.files(batch.ranges),
+            self._sources.splits(batch.ranges, tasks, self._parallelism),
+        )
+
     def for_batch(
         self,
         batch: Batch,
+        given: BatchInput,
         single: bool,
         base: dict[str, Versions],
         late_ms: int | None,
         evict_ms: int | None,
     ) -> tuple[ExecutablePlan, BatchContext]:
         """The plan of a batch, and what its tasks have to know, for the thread that runs it to set."""
-        files = self._sources.files(batch.ranges)
-        tasks = 1 if single else self._parallelism
         context = BatchContext(
             batch_id=batch.batch_id,
             time_ms=batch.time_ms,
             late_ms=late_ms,
             evict_ms=evict_ms,
             base=base,
-            splits=self._sources.splits(batch.ranges, tasks, self._parallelism),
+            splits=given.splits,
             single=single,
         )
         while True:
             plan = self._plan(single, batch.time_ms)
             try:
-                return plan.for_batch(files), context
+                return plan.for_batch(given.files), context
             except PartitioningChangedError as changed:
                 logger.info(
                     "the files of this batch are partitioned by %s: the query is planned anew",
@@ -136,4 +153,9 @@ class QueryPipeline:
 
     def explain(self, extended: bool) -> str:
         plan = next(reversed(self._plans.values()), None)
-        return "The query has not been planned yet." if plan is None else plan.explain(extended)
+        if plan is None:
+            return "The query has not been planned yet."
+        physical = f"== Physical Plan ==\n{plan.explain()}"
+        if not extended:
+            return physical
+        return f"== Analyzed Logical Plan ==\n{self._compiler.explain()}\n{physical}"

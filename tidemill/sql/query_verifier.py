@@ -185,8 +185,10 @@ def _state_rows(
     pipeline.first_plan(record.batch_time_ms)
     ends = {each.number: record.offsets.get(each.name) for each in sources.sources}
     nothing = {number: OffsetRange(end, end) for number, end in ends.items()}
+    batch = Batch(done, record.batch_time_ms, nothing, {})
     executable, context = pipeline.for_batch(
-        Batch(done, record.batch_time_ms, nothing, {}),
+        batch,
+        pipeline.input_of(batch, True),
         True,
         {
             spec.operator: state.get(spec.operator) or (None,) * spec.partitions
