@@ -1,13 +1,14 @@
 # make demo   run a windowed hot-word count (SECONDS=20 to end by itself)
 # make test   lint, types and all tests
 # make test-faults  kill a program a hundred times and compare (ten minutes or more)
+# make test-long  more generated rows, runs and queries (half an hour or more)
 # make test-cluster  kill workers, executors and drivers of a real cluster, in ten rounds
 # make bench  the benchmarks, side by side with pyspark.streaming
 
 PY := .venv/bin/python
 SECONDS ?=
 
-.PHONY: demo test lint types unit test-faults test-cluster bench format clean java mosquitto
+.PHONY: demo test lint types unit test-long test-faults test-cluster bench format clean java mosquitto
 
 demo: java
 	@$(PY) examples/hot_words.py $(if $(SECONDS),--seconds $(SECONDS))
@@ -23,6 +24,9 @@ types: .venv/installed.lock
 
 unit: java mosquitto
 	@$(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+
+test-long: java
+	@TIDEMILL_LONG=1 $(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder tests/sql
 
 test-faults: java
 	@TIDEMILL_ALL_FAULTS=1 $(PY) -m pytest tests/faults

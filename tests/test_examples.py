@@ -46,7 +46,7 @@ def test_example(name: str, expected: list[str]) -> None:
 
 def test_a_receiver_of_ones_own() -> None:
     done = subprocess.run(
-        [sys.executable, "examples/custom_receiver.py", "15"],
+        [sys.executable, "examples/custom_receiver.py", "10"],
         cwd=ROOT,
         capture_output=True,
         text=True,

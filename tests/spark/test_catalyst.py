@@ -119,7 +119,8 @@ def test_the_schema_of_attributes(c: Catalyst, rows: DataFrame) -> None:
 def test_a_python_function_is_a_node(c: Catalyst, rows: DataFrame, spark: SparkSession) -> None:
     child = analyzed(rows)
     output = analyzed(spark.createDataFrame([], "l string, m int")).output()
-    function = c.python_function(lambda batches: batches, c.items(output), c.items(child.output()))
+    columns = c.items(output), c.items(child.output())
+    function = c.python_function(lambda batches: batches, *columns, "unchanged")
     plan = c.logical.MapInArrow(function, output, child, False, c.none)
     assert c.dataframe(plan).count() == 4
     physical = c.dataset(plan).queryExecution().sparkPlan()

@@ -80,8 +80,11 @@ def empty(spark: SparkSession, tmp_path: Path) -> DataFrame:
     return spark.read.parquet(path).filter("other > 1")
 
 
-@pytest.mark.parametrize("broadcast", [True, False], ids=["broadcast", "shuffled"])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    ("case", "broadcast"),
+    [(case, True) for case in CASES]
+    + [(case, False) for case in ("an empty table on the left", "two joins and two states")],
+)
 def test_state_is_computed_to_its_end(
     case: str, broadcast: bool, empty: DataFrame, spark: SparkSession, tmp_path: Path
 ) -> None:

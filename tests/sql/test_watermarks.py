@@ -104,7 +104,7 @@ NO_DATA = "spark.sql.streaming.noDataMicroBatches.enabled"
 CASES = [
     Case("tumbling, append", lambda df: windows(df, "5 minutes"), "append"),
     Case("tumbling, update", lambda df: windows(df, "5 minutes"), "update", always=False),
-    Case("tumbling, complete", lambda df: windows(df, "5 minutes"), "complete"),
+    Case("tumbling, complete", lambda df: windows(df, "5 minutes"), "complete", always=False),
     Case("sliding, append", lambda df: windows(df, "10 minutes", "4 minutes"), "append",
          always=False),
     Case("sliding, update", lambda df: windows(df, "10 minutes", "4 minutes"), "update"),
@@ -114,7 +114,7 @@ CASES = [
          settings={NO_DATA: "false"}, always=False),
     Case("by the time itself", lambda df: df.withWatermark("t", "10 minutes").groupBy("t").count(),
          "append", always=False),
-    Case("derived and dropped", derived, "append"),
+    Case("derived and dropped", derived, "append", always=False),
     Case("window_time", time_of_window, "append", always=False),
     Case("two streams, the slower", two_streams, "append", TWO_STEPS),
     Case("two streams, the faster", two_streams, "append", TWO_STEPS, {POLICY: "max"}, False),
