@@ -124,7 +124,7 @@ def test_a_python_function_is_a_node(c: Catalyst, rows: DataFrame, spark: SparkS
     plan = c.logical.MapInArrow(function, output, child, False, c.none)
     assert c.dataframe(plan).count() == 4
     physical = c.dataset(plan).queryExecution().sparkPlan()
-    assert found(c, physical, "MapInArrowExec").func().name() == "<lambda>"
+    assert found(c, physical, "MapInArrowExec").func().name() == "unchanged"
 
 
 # -- the stream's leaf -------------------------------------------------------------------------------
