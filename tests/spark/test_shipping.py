@@ -28,6 +28,18 @@ ssc.stop()
 """
 
 
+def run(program: str, environment: dict[str, str], cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", program],
+        env=environment,
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
+
+
 def test_the_package_travels_with_the_stream(tmp_path: Path) -> None:
     import pyspark
 
@@ -37,15 +49,7 @@ def test_the_package_travels_with_the_stream(tmp_path: Path) -> None:
     environment = {**os.environ, "SPARK_HOME": os.path.dirname(pyspark.__file__)}
     environment.pop("PYTHONPATH", None)
     environment["PYSPARK_PYTHON"] = sys.executable
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM.format(root=root)],
-        env=environment,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=180,
-        check=False,
-    )
+    done = run(PROGRAM.format(root=root), environment, tmp_path)
     assert done.stdout.splitlines() == ["[[('a', 2), ('b', 1)], [('b', 1)]]", "shipped"], (
         done.stderr
     )
@@ -77,13 +81,5 @@ def test_a_session_of_ones_own_in_an_environment_that_is_not_activated(tmp_path:
     other.chmod(0o755)
     environment = {**os.environ, "PATH": f"{other.parent}:{os.environ['PATH']}"}
     environment.pop("PYSPARK_PYTHON", None)
-    done = subprocess.run(
-        [sys.executable, "-c", ATTACHED],
-        env=environment,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=180,
-        check=False,
-    )
+    done = run(ATTACHED, environment, tmp_path)
     assert done.stdout.splitlines() == ["[(True, 3)]"], done.stderr

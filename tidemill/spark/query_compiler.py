@@ -74,6 +74,7 @@ class _Rewriting:
     """What one compilation finds on its way."""
 
     single: bool
+    tasks: int
     jsession: Any
     leaves: LeafBuilder
     time_ms: int
@@ -124,7 +125,7 @@ class QueryCompiler:
         """A plan for batches. ``partitions`` is how many the state has; ``tasks`` read a split leaf."""
         tasks = 1 if single else tasks
         jsession = self._session_for(1 if single else partitions)
-        work = _Rewriting(single, jsession, LeafBuilder(self._c, jsession, tasks), time_ms)
+        work = _Rewriting(single, tasks, jsession, LeafBuilder(self._c, jsession, tasks), time_ms)
         deduplication = StatefulDeduplication(self._c, steps.deduplicate, partitions, single)
         aggregation = StatefulAggregation(self._c, steps.aggregate, partitions, single)
         planner = self._c.module("org.apache.spark.sql.execution.QueryExecution")
@@ -212,8 +213,8 @@ class QueryCompiler:
                 work.operators.append(None)
                 if name == "Aggregate":
                     node = with_sets(c, node)
-        tasks = self._df.sparkSession.sparkContext.defaultParallelism
-        return with_own_tasks(c, self._with_time(node, work.time_ms), children, tasks, work.single)
+        node = self._with_time(node, work.time_ms)
+        return with_own_tasks(c, node, children, work.tasks, work.single)
 
     def _described(self, node: Node) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Keys and functions as the user has written them, before the optimizer gives them names."""

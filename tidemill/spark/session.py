@@ -69,22 +69,27 @@ def session(
     for key, value in TUNED.items():
         settled.setIfMissing(key, value)
     settled.setIfMissing("spark.master", "local[*]")
-    _use_this_python(settled)
+    if workers_need_this_python(settled):
+        os.environ["PYSPARK_PYTHON"] = sys.executable
     if settled.get("spark.app.name") in (None, "pyspark-shell"):  # what PySpark makes of no name
         settled.setAppName("tidemill")
     return SparkSession.builder.config(conf=settled).getOrCreate()
 
 
-def _use_this_python(conf: SparkConf) -> None:
-    """Run local workers in the driver's own Python, with the driver's own packages.
+def workers_need_this_python(conf: SparkConf) -> bool:
+    """True if workers run on this machine, in a Python that the user has not chosen.
 
-    PySpark starts whatever ``python3`` is on the PATH, which is another one in a virtual environment
-    that is not activated.
+    PySpark then starts whatever ``python3`` is on the PATH, which is another one in a virtual environment
+    that is not activated. They are to run in the driver's own Python, with the driver's own packages.
     """
-    if str(conf.get("spark.master")).startswith("local") and not conf.contains(
-        "spark.pyspark.python"
-    ):
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    chosen = "PYSPARK_PYTHON" in os.environ or conf.contains("spark.pyspark.python")
+    return str(conf.get("spark.master")).startswith("local") and not chosen
+
+
+def use_this_python(spark_context: SparkContext) -> None:
+    """The same for a session that we did not make."""
+    if workers_need_this_python(spark_context.getConf()):
+        spark_context.pythonExec = sys.executable
 
 
 def warn_if_slow(spark_context: SparkContext) -> None:

@@ -14,7 +14,7 @@ _EXCHANGES = {"Sort", "RepartitionByExpression", "RebalancePartitions"}
 def with_own_tasks(
     catalyst: Catalyst, node: Node, children: list[Node], tasks: int, single: bool
 ) -> Node:
-    """The node over its rewritten children. ``tasks`` is how many follow an exchange."""
+    """The node over its rewritten children. ``tasks`` is how many follow an exchange: one if ``single``."""
     c = catalyst
     befores = c.children(node)
     match c.name(node):
@@ -24,7 +24,7 @@ def with_own_tasks(
             children = _exchanged(c, befores, children, tasks)
         case "Join" if c.join_keys(node) is None:
             # A product of partitions: every one of the stream is computed for each of the table.
-            children = _exchanged(c, befores, children, 1 if single else tasks)
+            children = _exchanged(c, befores, children, tasks)
         case "LocalLimit":  # stops reading when it has enough
             children = _exchanged(c, befores, children, 1)
         case "Repartition" if not single and not node.shuffle() and _has_state(c, befores[0]):

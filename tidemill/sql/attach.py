@@ -29,9 +29,8 @@ def attach(spark: SparkSession) -> SparkSession:
     Spark's, and so do other sessions (``spark.newSession()``). A session that is attached stays as it is.
     """
     _require_classic(spark)
-    from tidemill.spark.session import warn_if_slow
+    from tidemill.spark.session import use_this_python, warn_if_slow
     from tidemill.spark.session_patches import SessionHooks, attach_hooks, hooks_of
-    from tidemill.spark.shipping import use_this_python
     from tidemill.sql.batch_reads import readable_now
     from tidemill.sql.query_manager import StreamingQueryManager
 
