@@ -18,8 +18,8 @@ from typing import Any
 from pyspark import SparkContext
 
 from benchmarks.peers import spark_for_one_run, verdict
-from tidemill.spark.worker import used_memory_mb
 from tidemill.streaming import StateSpec, StreamingContext
+from tidemill.tasks.worker import used_memory_mb
 from tidemill.testing import BatchDriver, ManualClock
 
 SIZES = (10_000, int(os.environ.get("TIDEMILL_BENCH_KEYS", 5_000_000)))

@@ -19,7 +19,7 @@ from pyspark.sql.types import DoubleType, LongType, StringType, StructField, Str
 
 import tidemill
 from tidemill.batches.batch import AdmissionLimit, OffsetRange, RangeSize
-from tidemill.sources.table import SplitReader, SplitSource
+from tidemill.batches.table_source import SplitReader, SplitSource
 
 
 class Orders(SplitSource):

@@ -1,40 +1,55 @@
-"""Every exception Tidemill raises on purpose.
+"""Every exception that Tidemill raises on purpose.
 
 ::
 
     TidemillError
     ├── SetupError              this machine or session cannot run Tidemill (no Java, old Python)
-    ├── IllegalStateError       the call does not fit the context's state (start after stop, ...)
-    ├── GraphError              the stream program itself is wrong (no output, bad window, ...)
+    ├── IllegalStateError       the call does not fit the state of the stream (start after stop, ...)
+    ├── UsageError              what the program asks for cannot be done; one subclass for each culprit
+    │   ├── OptionError             an option, setting or argument; carries its name
+    │   ├── SourceError             a source or what it gives; carries the source
+    │   ├── SinkError               a sink or what it is asked to write; carries the sink
+    │   ├── QueryError              the plan of a structured query; carries the operation
+    │   └── ProgramError            a DStream program (no output, bad window, ...); carries the stream
     ├── UnsupportedError        a PySpark name that Tidemill has, with a behaviour it lacks
     ├── BatchError              a batch failed; carries the batch's time and the user's traceback
-    ├── StopTimeoutError        something did not stop within its deadline
+    ├── StopTimeoutError *      something did not stop within its deadline
     ├── ReceiverError           a receiver, or what it has stored
     │   └── BlockLostError          a block that a batch needs is nowhere any more
     ├── RpcError                a call between processes; carries the address and the call
-    │   ├── RpcUnavailableError     the server is gone or cannot be reached: may be tried again
-    │   ├── RpcTimeoutError         no answer within the deadline; the call may still be at work
+    │   ├── RpcUnavailableError *   the server is gone or cannot be reached
+    │   ├── RpcTimeoutError *       no answer within the deadline; the call may still be at work
     │   ├── RpcRefusedError         the server does not know this caller, or does not do this call
     │   └── RpcRemoteError          the handler failed; carries the type and message of its error
     └── CheckpointError         a checkpoint directory; carries the directory
-        ├── CheckpointInUseError    another driver runs on it; carries the holder
+        ├── CheckpointInUseError *  another driver runs on it; carries the holder
         ├── OwnershipLostError      another driver has taken it over: nothing can be written any more
         ├── DamagedCheckpointError  a file is missing or damaged; carries the file
         ├── NotRecoverableError     what the program is made of cannot be written down, or read back
         └── UpgradeError            the new program does not fit what the old one has left
 
-``GraphError`` is also a ``ValueError`` and ``IllegalStateError`` a ``RuntimeError``, so that
-programs written against PySpark, which raises those, keep their ``except`` clauses.
+A star marks errors that may go away by themselves: ``error.try_again`` is True, and the same call may
+succeed later. All others mean stop: the same call fails again until somebody changes something.
+
+``UsageError`` is also a ``ValueError`` and ``IllegalStateError`` a ``RuntimeError``, so that programs
+written against PySpark, which raises those, keep their ``except`` clauses.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 
 class TidemillError(Exception):
-    """Base of all errors that Tidemill raises on purpose."""
+    """The base of all errors that Tidemill raises on purpose."""
+
+    try_again: ClassVar[bool] = False
+    """True if the same call may succeed later, with nothing changed."""
+
+    def __reduce__(self) -> Any:
+        # Tasks raise them, too, and their errors travel to the driver.
+        return _rebuild, (type(self), self.args, self.__dict__)
 
 
 class SetupError(TidemillError):
@@ -45,8 +60,54 @@ class IllegalStateError(TidemillError, RuntimeError):
     """A call that the lifecycle does not allow now, such as ``start()`` after ``stop()``."""
 
 
-class GraphError(TidemillError, ValueError):
-    """The stream program cannot run as it is written; the message says which part and why."""
+class UsageError(TidemillError, ValueError):
+    """The program asks for something that cannot be done; the message says what, where and why."""
+
+
+class OptionError(UsageError):
+    """An option, a setting or an argument has a value that cannot be used, or a name that nobody knows.
+
+    ``option`` is its name as the program wrote it, or empty where several are to blame together.
+    """
+
+    def __init__(self, message: str, option: str = "") -> None:
+        super().__init__(message)
+        self.option = option
+
+
+class SourceError(UsageError):
+    """A source cannot be read as it was asked for, or gives what cannot be used.
+
+    ``source`` is its format or its description.
+    """
+
+    def __init__(self, message: str, source: str = "") -> None:
+        super().__init__(message)
+        self.source = source
+
+
+class SinkError(UsageError):
+    """A sink cannot write what it is asked to write. ``sink`` is its format or its description."""
+
+    def __init__(self, message: str, sink: str = "") -> None:
+        super().__init__(message)
+        self.sink = sink
+
+
+class QueryError(UsageError):
+    """A structured query cannot run as it is written. ``operation`` is the part of it that is to blame."""
+
+    def __init__(self, message: str, operation: str = "") -> None:
+        super().__init__(message)
+        self.operation = operation
+
+
+class ProgramError(UsageError):
+    """A DStream program cannot run as it is written. ``stream`` is the stream or operation to blame."""
+
+    def __init__(self, message: str, stream: str = "") -> None:
+        super().__init__(message)
+        self.stream = stream
 
 
 class UnsupportedError(TidemillError, NotImplementedError):
@@ -55,6 +116,8 @@ class UnsupportedError(TidemillError, NotImplementedError):
 
 class StopTimeoutError(TidemillError, TimeoutError):
     """Something that was asked to stop is still running after its deadline."""
+
+    try_again = True
 
 
 class ReceiverError(TidemillError):
@@ -104,20 +167,20 @@ class RpcError(TidemillError):
         self.address = address
         self.call = call
 
-    def __reduce__(self) -> Any:
-        # Tasks make calls, too, and their errors travel to the driver.
-        return _rebuild, (type(self), self.args, self.__dict__)
-
 
 class RpcUnavailableError(RpcError):
     """The server is gone, or was lost during the call, which may or may not have been handled.
 
-    It may be tried again, if to handle the call twice does no harm.
+    Try again only a call that does no harm when it is handled twice.
     """
+
+    try_again = True
 
 
 class RpcTimeoutError(RpcError, TimeoutError):
     """There was no answer within the deadline. The server may still be handling the call."""
+
+    try_again = True
 
 
 class RpcRefusedError(RpcError):
@@ -147,13 +210,11 @@ class CheckpointError(TidemillError):
         super().__init__(message)
         self.directory = directory
 
-    def __reduce__(self) -> Any:
-        # Errors of this kind are raised inside tasks and travel to the driver.
-        return _rebuild, (type(self), self.args, self.__dict__)
-
 
 class CheckpointInUseError(CheckpointError):
     """Another driver runs on this directory. ``holder`` says which: host, pid and since when."""
+
+    try_again = True
 
     def __init__(self, message: str, directory: str, holder: Mapping[str, Any]) -> None:
         super().__init__(message, directory)

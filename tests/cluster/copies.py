@@ -20,7 +20,7 @@ from tests.cluster.program import cluster_conf
 from tests.cluster.standalone import executor_of
 from tests.waiting import wait_for
 from tidemill.receivers import Receiver
-from tidemill.spark.executors import SparkExecutors, task_slots
+from tidemill.spark.session.executors import SparkExecutors, task_slots
 from tidemill.streaming import StreamingContext
 from tidemill.testing import BatchDriver, ManualClock, collected
 

@@ -6,7 +6,7 @@ from datetime import datetime
 import pytest
 
 from tidemill.common.times import Time, clock_face, duration_ms, to_datetime, to_ms
-from tidemill.errors import GraphError
+from tidemill.errors import UsageError
 
 
 @pytest.mark.parametrize(
@@ -19,7 +19,7 @@ def test_seconds_become_whole_milliseconds(seconds: float, expected: int) -> Non
 
 @pytest.mark.parametrize("seconds", [0, -1, 0.0001, math.nan, math.inf, "1", None, True])
 def test_a_duration_that_makes_no_sense_is_refused_by_name(seconds: object) -> None:
-    with pytest.raises(GraphError, match="windowDuration must be"):
+    with pytest.raises(UsageError, match="windowDuration must be"):
         duration_ms(seconds, "windowDuration")  # type: ignore[arg-type]
 
 

@@ -15,13 +15,13 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from tests.sinks.output import FakeQuery, sorted_rows
+from tidemill.batches.sink import Sink
 from tidemill.sinks.console import ConsoleSink
-from tidemill.sinks.files import FileSink
+from tidemill.sinks.files.file_sink import FileSink
 from tidemill.sinks.foreach import ForeachSink
 from tidemill.sinks.foreach_batch import ForeachBatchSink
 from tidemill.sinks.memory import MemorySink
 from tidemill.sinks.noop import NoopSink
-from tidemill.sinks.sink import Sink
 from tidemill.sinks.table import TableSink
 
 SCHEMA = (

@@ -15,11 +15,11 @@ from tidemill.batches.batch import UNLIMITED, AdmissionLimit, OffsetRange
 from tidemill.batches.source import RecordSource, SourceRuntime
 from tidemill.checkpoint.local_storage import LocalStorage
 from tidemill.checkpoint.source_log import SourceLog
-from tidemill.sources.directory import LocalDirectory
-from tidemill.sources.files import BinaryRecordsSource, TextFileSource
-from tidemill.sources.hadoop_directory import HadoopDirectory
+from tidemill.sources.files.directory import LocalDirectory
+from tidemill.sources.files.hadoop_directory import HadoopDirectory
+from tidemill.sources.files.record_files import BinaryRecordsSource, TextFileSource
 from tidemill.sources.queue import QueueSource
-from tidemill.spark.hadoop_files import HadoopFileSystem
+from tidemill.spark.files.hadoop_files import HadoopFileSystem
 from tidemill.testing import ManualClock
 
 RUNTIME = SourceRuntime(0, ManualClock(1 << 40))

@@ -20,17 +20,17 @@ from tests.waiting import wait_for
 from tidemill.batches.batch import UNLIMITED, AdmissionLimit, Batch, OffsetRange
 from tidemill.batches.planner import BatchPlanner, PlannedSource
 from tidemill.batches.source import SourceRuntime
+from tidemill.batches.table_source import SplitSource
 from tidemill.checkpoint.batch_log import BatchLog
 from tidemill.checkpoint.local_storage import LocalStorage
 from tidemill.checkpoint.source_log import SourceLog
 from tidemill.common.clock import ManualClock
-from tidemill.receivers.block_format import encode_lines
+from tidemill.receivers.blocks.format import encode_lines
 from tidemill.sources.memory_stream import MemoryStream
 from tidemill.sources.python_data_source import python_data_source_table
 from tidemill.sources.rate import RateSource
 from tidemill.sources.rate_micro_batch import RateMicroBatchSource
 from tidemill.sources.socket_lines import SocketLinesSource
-from tidemill.sources.table import SplitSource
 
 BEGAN_MS = 1_600_000_000_000
 

@@ -37,7 +37,7 @@ from tidemill.checkpoint import ownership
 from tidemill.checkpoint.batch_log import BatchLog
 from tidemill.checkpoint.storage import open_storage
 from tidemill.common.fault_points import fault_point
-from tidemill.sql import query_pipeline
+from tidemill.sql.execution import query_pipeline
 from tidemill.state import operators
 from tidemill.state.local_store import scratch_store
 from tidemill.state.partition_files import PartitionFiles

@@ -8,12 +8,12 @@ from contextlib import contextmanager
 from typing import Any
 
 from tidemill.common.clock import ManualClock, never
-from tidemill.receivers.block_format import EncodedBlock, decode
-from tidemill.receivers.blocks import BlockInfo
+from tidemill.receivers.blocks.block import BlockInfo
+from tidemill.receivers.blocks.format import EncodedBlock, decode
+from tidemill.receivers.executor.rate_limiter import RateLimiter
+from tidemill.receivers.executor.supervisor import ReceiverSupervisor, SupervisorSettings
 from tidemill.receivers.messages import BlockAdded
-from tidemill.receivers.rate_limiter import RateLimiter
 from tidemill.receivers.receiver import Receiver
-from tidemill.receivers.supervisor import ReceiverSupervisor, SupervisorSettings
 
 PATIENCE_S = 30.0
 

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.receivers.driver_world import block
+from tests.receivers.driver.driver_world import block
 from tidemill.checkpoint.log_records import LogSlice
 from tidemill.receivers import messages as module
-from tidemill.receivers.blocks import BlockInfo, BlockPlace
+from tidemill.receivers.blocks.block import BlockInfo, BlockPlace
 from tidemill.receivers.messages import (
     AddBlock,
     AddBlockServer,

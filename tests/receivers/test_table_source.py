@@ -15,7 +15,7 @@ from pyspark import StorageLevel
 from pyspark.sql import Row, SparkSession
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from tests.receivers.driver_world import Silent
+from tests.receivers.driver.driver_world import Silent
 from tests.sources.reading import read, rows
 from tests.waiting import wait_for
 from tidemill.batches.batch import UNLIMITED, AdmissionLimit, OffsetRange
@@ -23,18 +23,18 @@ from tidemill.batches.planner import BatchPlanner, PlannedSource
 from tidemill.checkpoint.batch_log import BatchLog
 from tidemill.checkpoint.local_storage import LocalStorage
 from tidemill.common.clock import ManualClock
-from tidemill.errors import GraphError
+from tidemill.errors import UsageError
 from tidemill.progress.listener_bus import ListenerBus
 from tidemill.receivers import register_receiver
-from tidemill.receivers.block_format import EncodedBlock, encode_lines, encode_records
-from tidemill.receivers.block_reader import BlockReader
-from tidemill.receivers.block_tracker import BlockTracker
-from tidemill.receivers.blocks import BlockInfo, BlockPlace
-from tidemill.receivers.http_receiver import HttpReceiver
-from tidemill.receivers.mqtt_receiver import MqttReceiver
+from tidemill.receivers.blocks.block import BlockInfo, BlockPlace
+from tidemill.receivers.blocks.format import EncodedBlock, encode_lines, encode_records
+from tidemill.receivers.blocks.reader import BlockReader
+from tidemill.receivers.connectors.formats import receiver_format
+from tidemill.receivers.connectors.http.receiver import HttpReceiver
+from tidemill.receivers.connectors.mqtt.receiver import MqttReceiver
+from tidemill.receivers.driver.block_tracker import BlockTracker
+from tidemill.receivers.driver.running_receivers import ReceiverOfStream, RunningReceivers
 from tidemill.receivers.receiver import Receiver
-from tidemill.receivers.receiver_formats import receiver_format
-from tidemill.receivers.running_receivers import ReceiverOfStream, RunningReceivers
 from tidemill.receivers.table_source import TEXT, ReceiverTable
 from tidemill.sources.registry import RECEIVER_FORMATS, source_named, unregister_source
 
@@ -114,7 +114,7 @@ def test_a_user_schema_and_a_record_that_does_not_fit_it(tmp_path: Path) -> None
     it.add(encode_records([{"id": 3, "name": "c"}, (4, "d")]))
     it.add(encode_records(["not a pair"]))
     assert rows(it.source, 0, 2) == [(1, "a"), (2, None), (3, "c"), (4, "d")]
-    with pytest.raises(GraphError, match=r"block input-0-a1-2 does not fit .*struct<id:bigint"):
+    with pytest.raises(UsageError, match=r"block input-0-a1-2 does not fit .*struct<id:bigint"):
         rows(it.source, 2, 3)
 
 
@@ -140,11 +140,11 @@ def test_a_receiver_of_the_programs_own_is_a_format() -> None:
     assert source.description() == "Receiver[silence: Silent]"
     wrong = source_named("nonsense")
     assert wrong is not None
-    with pytest.raises(GraphError, match="gave 'x', which is not a Receiver"):
+    with pytest.raises(UsageError, match="gave 'x', which is not a Receiver"):
         wrong({"What": "x"})
-    with pytest.raises(GraphError, match="a function of options"):
+    with pytest.raises(UsageError, match="a function of options"):
         register_receiver("other", Silent())  # type: ignore[arg-type]
-    with pytest.raises(GraphError, match="Tidemill's own"):
+    with pytest.raises(UsageError, match="Tidemill's own"):
         register_receiver("http", lambda options: Silent())
 
 
@@ -196,7 +196,7 @@ def test_the_receivers_of_tidemill_are_formats(tmp_path: Path) -> None:
     ],
 )
 def test_bad_options_are_refused(name: str, options: dict[str, str], message: str) -> None:
-    with pytest.raises(GraphError) as caught:
+    with pytest.raises(UsageError) as caught:
         made(name, options)
     assert message in str(caught.value)
 

@@ -8,8 +8,8 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from tidemill.batches.sink import APPEND, COMPLETE, Sink, SinkRuntime
 from tidemill.checkpoint.local_storage import LocalStorage
-from tidemill.sinks.sink import APPEND, COMPLETE, Sink, SinkRuntime
 
 SCHEMA = "k long, v string"
 

@@ -9,10 +9,10 @@ from pyspark.errors import PySparkAttributeError
 from pyspark.sql import Row, SparkSession
 
 from tests.sinks.output import FakeQuery
-from tidemill.errors import GraphError
+from tidemill.errors import UsageError
 from tidemill.sinks.foreach import ForeachSink
 from tidemill.sinks.foreach_batch import ForeachBatchSink
-from tidemill.spark.failures import user_traceback
+from tidemill.spark.session.failures import user_traceback
 
 
 @pytest.fixture
@@ -139,5 +139,5 @@ def test_foreach_batch_raises_what_the_function_raises(query: FakeQuery) -> None
     with pytest.raises(KeyError, match="mine") as caught:
         query.write(0, [(1, "a")])
     assert 'raise KeyError("mine")' in user_traceback(caught.value)
-    with pytest.raises(GraphError, match="function of a DataFrame and a batch id, not int"):
+    with pytest.raises(UsageError, match="function of a DataFrame and a batch id, not int"):
         ForeachBatchSink(7)  # type: ignore[arg-type]

@@ -6,9 +6,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.sinks.output import FakeQuery, sorted_rows
-from tidemill.errors import CheckpointError, GraphError
+from tidemill.batches.sink import COMPLETE, UPDATE
+from tidemill.errors import CheckpointError, UsageError
 from tidemill.sinks.memory import MemorySink
-from tidemill.sinks.sink import COMPLETE, UPDATE
 
 
 def test_the_view_is_live(spark: SparkSession, tmp_path: Path) -> None:
@@ -53,5 +53,5 @@ def test_complete_mode_can_be_continued(spark: SparkSession, tmp_path: Path) -> 
 
 
 def test_it_needs_a_name() -> None:
-    with pytest.raises(GraphError, match="queryName"):
+    with pytest.raises(UsageError, match="queryName"):
         MemorySink(None)

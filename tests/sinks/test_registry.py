@@ -5,15 +5,15 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from tidemill.errors import GraphError, UnsupportedError
+from tidemill.errors import UnsupportedError, UsageError
 from tidemill.sinks.console import ConsoleSink
-from tidemill.sinks.files import FileSink
+from tidemill.sinks.files.file_sink import FileSink
 from tidemill.sinks.foreach import ForeachSink
 from tidemill.sinks.foreach_batch import ForeachBatchSink
 from tidemill.sinks.memory import MemorySink
 from tidemill.sinks.noop import NoopSink
 from tidemill.sinks.registry import FILE_FORMATS, sink_for
-from tidemill.spark.format_options import format_options, is_file_format
+from tidemill.spark.files.format_options import format_options, is_file_format
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_the_sink_that_was_asked_for(arguments: dict[str, Any], sink: type) -> N
     ],
 )
 def test_what_nobody_knows_is_refused(arguments: dict[str, Any], message: str) -> None:
-    with pytest.raises(GraphError, match=message):
+    with pytest.raises(UsageError, match=message):
         sink_for(**arguments)
 
 

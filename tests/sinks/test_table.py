@@ -7,8 +7,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.sinks.output import FakeQuery, sorted_rows
-from tidemill.errors import CheckpointError, GraphError, UnsupportedError
-from tidemill.sinks.sink import APPEND
+from tidemill.batches.sink import APPEND
+from tidemill.errors import CheckpointError, UnsupportedError, UsageError
 from tidemill.sinks.table import TableSink
 
 NAME = "tidemill_sink_table"
@@ -52,7 +52,7 @@ def test_views_are_refused(query: FakeQuery, spark: SparkSession) -> None:
     spark.range(1).createOrReplaceTempView("tidemill_temporary")
     spark.sql(f"CREATE VIEW {NAME}_view AS SELECT 1 AS k")
     for name in ("tidemill_temporary", f"{NAME}_view"):
-        with pytest.raises(GraphError, match="this is a view"):
+        with pytest.raises(UsageError, match="this is a view"):
             query.start(TableSink(name))
     spark.catalog.dropTempView("tidemill_temporary")
 
@@ -62,14 +62,14 @@ def test_what_does_not_fit_the_table_is_refused(
 ) -> None:
     spark.sql(f'CREATE TABLE {NAME} (k int, v string) USING parquet LOCATION "{place}"')
     with pytest.raises(
-        GraphError, match="table has the columns k int, v string, and the query has k bigint"
+        UsageError, match="table has the columns k int, v string, and the query has k bigint"
     ):
         query.start(TableSink(NAME))
     spark.sql(f"DROP TABLE {NAME}")
     spark.sql(f'CREATE TABLE {NAME} (k long, v string) USING parquet LOCATION "{place}"')
-    with pytest.raises(GraphError, match="has the format parquet, and the query asks for csv"):
+    with pytest.raises(UsageError, match="has the format parquet, and the query asks for csv"):
         query.start(TableSink(NAME, "csv"))
-    with pytest.raises(GraphError, match="partitioned by nothing"):
+    with pytest.raises(UsageError, match="partitioned by nothing"):
         query.start(TableSink(NAME, partition_by=["v"]))
     with pytest.raises(UnsupportedError, match=r"of the format noop cannot be made.*foreachBatch"):
         query.start(TableSink("another_name", "noop"))

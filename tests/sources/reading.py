@@ -10,11 +10,11 @@ import pyarrow as pa
 
 from tidemill.batches.batch import UNLIMITED, AdmissionLimit, OffsetRange
 from tidemill.batches.source import SourceRuntime
+from tidemill.batches.table_source import SplitSource
 from tidemill.checkpoint.local_storage import LocalStorage
 from tidemill.checkpoint.source_log import SourceLog
 from tidemill.common.clock import Clock, ManualClock
 from tidemill.sources.arrow_split import arrow_schema
-from tidemill.sources.table import SplitSource
 
 
 def runtime(clock: Clock | None = None, directory: Any = None, name: str = "0") -> SourceRuntime:

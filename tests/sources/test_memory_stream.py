@@ -14,10 +14,10 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from tests.sources.reading import next_range, rows, runtime
 from tidemill.batches.batch import UNLIMITED, AdmissionLimit, OffsetRange
-from tidemill.errors import GraphError
+from tidemill.batches.table_source import SplitSource
+from tidemill.errors import UsageError
 from tidemill.sources.memory_stream import MemoryStream
 from tidemill.sources.registry import names, source_named
-from tidemill.sources.table import SplitSource
 
 SCHEMA = StructType([StructField("id", LongType()), StructField("name", StringType())])
 
@@ -71,7 +71,7 @@ def test_rows_that_do_not_fit_are_refused(
     new_stream: Callable[..., MemoryStream], wrong: Any
 ) -> None:
     stream = new_stream(name="orders")
-    with pytest.raises(GraphError, match=r"added to orders does not fit its columns \(struct<id"):
+    with pytest.raises(UsageError, match=r"added to orders does not fit its columns \(struct<id"):
         stream.add(wrong)
     assert stream.end == 0
 
@@ -160,7 +160,7 @@ def test_a_stream_is_found_by_its_name_until_it_is_closed(
     stream.close()
     stream.close()
     assert stream.name not in names()
-    with pytest.raises(GraphError, match=f"there is no memory stream '{stream.name}'"):
+    with pytest.raises(UsageError, match=f"there is no memory stream '{stream.name}'"):
         by_option({"stream": stream.name})
-    with pytest.raises(GraphError, match="needs the option stream"):
+    with pytest.raises(UsageError, match="needs the option stream"):
         by_option({})

@@ -25,10 +25,10 @@ from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
 from tests.sources.reading import next_range, read, rows, runtime
 from tidemill.batches.batch import UNLIMITED, AdmissionLimit, OffsetRange
-from tidemill.errors import GraphError
+from tidemill.batches.table_source import SplitSource
+from tidemill.errors import UsageError
 from tidemill.sources.python_data_source import python_data_source_table
-from tidemill.sources.table import SplitSource
-from tidemill.spark.python_data_sources import python_data_source
+from tidemill.spark.session.python_data_sources import python_data_source
 
 pytestmark = pytest.mark.usefixtures("spark")  # a schema that is text is Spark's to read
 
@@ -234,9 +234,9 @@ def test_a_simple_reader_reads_once_for_each_batch_and_after_a_restart_between_o
 def test_what_cannot_work_is_said(
     cls: type[DataSource], options: dict[str, str], message: str
 ) -> None:
-    with pytest.raises(GraphError, match=message):
+    with pytest.raises(UsageError, match=message):
         take_all(table(cls, **options))
-    with pytest.raises(GraphError, match=r"neither streamReader\(\) nor simpleStreamReader\(\)"):
+    with pytest.raises(UsageError, match=r"neither streamReader\(\) nor simpleStreamReader\(\)"):
         python_data_source_table(NoStream, {}, SCHEMA)
 
 
@@ -256,12 +256,12 @@ def test_offsets_and_partitions_that_cannot_be_used_are_refused() -> None:
             return Wrong(1, "")
 
     source = table(WrongCounter)
-    with pytest.raises(GraphError, match="must be a dictionary of numbers, texts"):
+    with pytest.raises(UsageError, match="must be a dictionary of numbers, texts"):
         source.latest_offset({"n": 0}, UNLIMITED, 0)
-    with pytest.raises(GraphError, match="must give InputPartition objects, not 'x'"):
+    with pytest.raises(UsageError, match="must give InputPartition objects, not 'x'"):
         source.splits(OffsetRange({"n": 0}, {"n": 1}), 1)
     good = table(Counter, upTo="1").splits(OffsetRange({"n": 0}, {"n": 1}), 1)
-    with pytest.raises(GraphError, match="must give an iterator, not list"):
+    with pytest.raises(UsageError, match="must give an iterator, not list"):
         source.split_reader()(good[0])
 
 

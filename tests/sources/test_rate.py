@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from tests.sources.reading import next_range, read, rows, runtime
 from tidemill.batches.batch import UNLIMITED, AdmissionLimit, OffsetRange
 from tidemill.common.clock import ManualClock
-from tidemill.errors import DamagedCheckpointError, GraphError
+from tidemill.errors import DamagedCheckpointError, UsageError
 from tidemill.sources.rate import RateSource
 from tidemill.sources.rate_micro_batch import RateMicroBatchSource
 
@@ -156,7 +156,7 @@ def test_available_now_ends_at_now() -> None:
     ],
 )
 def test_bad_options_are_refused(options: dict[str, str], message: str) -> None:
-    with pytest.raises(GraphError) as caught:
+    with pytest.raises(UsageError) as caught:
         RateSource(options)
     assert message in str(caught.value)
 
@@ -198,5 +198,5 @@ def test_available_now_is_one_batch() -> None:
 
 
 def test_rows_per_batch_has_to_be_given() -> None:
-    with pytest.raises(GraphError, match=r'needs the option rowsPerBatch: .option\("rowsPerBatch"'):
+    with pytest.raises(UsageError, match=r'needs the option rowsPerBatch: .option\("rowsPerBatch"'):
         RateMicroBatchSource({})

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.sources.test_file_reader import Report
+from tests.tasks.test_file_reader import Report
 from tidemill.batches.batch import AdmissionLimit, OffsetRange
 from tidemill.batches.planner import BatchPlanner, PlannedSource
 from tidemill.batches.rate_controller import RateController
@@ -19,10 +19,10 @@ from tidemill.batches.source import SourceRuntime
 from tidemill.checkpoint.local_storage import LocalStorage
 from tidemill.checkpoint.source_log import SourceLog
 from tidemill.common.clock import ManualClock
-from tidemill.sources.directory import LocalDirectory
-from tidemill.sources.file_reader import ReadReport
-from tidemill.sources.files import BinaryRecordsSource, FileSource, TextFileSource
+from tidemill.sources.files.directory import LocalDirectory
+from tidemill.sources.files.record_files import BinaryRecordsSource, FileSource, TextFileSource
 from tidemill.sources.record_size import RecordSize
+from tidemill.tasks.file_reader import ReadReport
 
 NOW_MS = 30_000
 
@@ -157,7 +157,7 @@ def test_the_size_is_written_only_where_it_is_needed_and_has_changed(tmp_path: P
 
 
 def test_a_directory_follows_the_speed_of_its_batches(tmp_path: Path) -> None:
-    """As in tests/streaming/test_backpressure.py, without Spark."""
+    """As in tests/streaming/scheduling/test_backpressure.py, without Spark."""
     directory = Directory(tmp_path)
     controller = RateController(PIDRateEstimator(1000, min_rate_per_s=1), initial_rate_per_s=20)
     clock = ManualClock(20_000)

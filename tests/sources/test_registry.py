@@ -9,10 +9,10 @@ import pytest
 from pyspark.sql.types import LongType, StructField, StructType
 
 from tidemill.batches.batch import AdmissionLimit, Offset, OffsetRange, RangeSize
-from tidemill.errors import GraphError
+from tidemill.batches.table_source import Split, SplitReader, SplitSource
+from tidemill.errors import UsageError
 from tidemill.sources import registry
 from tidemill.sources.rate import RateSource
-from tidemill.sources.table import Split, SplitReader, SplitSource
 
 
 class Numbers(SplitSource):
@@ -71,17 +71,17 @@ def test_built_in_sources_are_there() -> None:
 
 @pytest.mark.parametrize("name", ["rate", "Parquet", "mqtt", "KAFKA", "memory-stream"])
 def test_names_of_built_in_formats_are_refused(name: str) -> None:
-    with pytest.raises(GraphError, match="a format of Tidemill's own: give the source another"):
+    with pytest.raises(UsageError, match="a format of Tidemill's own: give the source another"):
         registry.register_source(name, Numbers)
 
 
 def test_what_is_no_source_is_refused() -> None:
-    with pytest.raises(GraphError, match="must be a text"):
+    with pytest.raises(UsageError, match="must be a text"):
         registry.register_source("", Numbers)
-    with pytest.raises(GraphError, match="must be a class or a function"):
+    with pytest.raises(UsageError, match="must be a class or a function"):
         registry.register_source("numbers", 7)  # type: ignore[arg-type]
     registry.register_source("broken", lambda options: "x")  # type: ignore[arg-type,return-value]
-    with pytest.raises(GraphError, match="'broken' gave 'x', which is not a SplitSource"):
+    with pytest.raises(UsageError, match="'broken' gave 'x', which is not a SplitSource"):
         made("broken", {})
     registry.unregister_source("broken")
 

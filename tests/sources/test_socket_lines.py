@@ -14,7 +14,7 @@ from tests.sources.reading import next_range, rows, runtime
 from tests.waiting import wait_for
 from tidemill.batches.batch import UNLIMITED, AdmissionLimit, OffsetRange
 from tidemill.common.clock import ManualClock
-from tidemill.errors import GraphError, SetupError
+from tidemill.errors import SetupError, UsageError
 from tidemill.sources import socket_lines
 from tidemill.sources.socket_lines import SocketLinesSource
 
@@ -189,6 +189,6 @@ def test_that_nothing_listens_is_said_at_start() -> None:
     ],
 )
 def test_bad_options_are_refused(options: dict[str, str], message: str) -> None:
-    with pytest.raises(GraphError) as caught:
+    with pytest.raises(UsageError) as caught:
         SocketLinesSource(options)
     assert message in str(caught.value)

@@ -7,7 +7,7 @@ from pyspark.sql import SparkSession
 
 import tidemill
 from tests.sql.fake_execution import FakeExecution
-from tidemill.spark.session_patches import hooks_of
+from tidemill.spark.session.patches import hooks_of
 from tidemill.sql.query_manager import StreamingQueryManager
 
 

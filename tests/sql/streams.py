@@ -13,7 +13,7 @@ from typing import Any
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from tidemill.sources.memory_stream import MemoryStream
-from tidemill.sql.query_pipeline import QueryPipeline
+from tidemill.sql.execution.query_pipeline import QueryPipeline
 
 Operation = Callable[..., DataFrame]
 

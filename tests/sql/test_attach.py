@@ -14,7 +14,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter as SparksWriter
 
 import tidemill
 from tests.sql.fake_execution import FakeExecution
-from tidemill.errors import GraphError, SetupError, UnsupportedError
+from tidemill.errors import SetupError, UnsupportedError, UsageError
 from tidemill.sql import DataStreamReader, DataStreamWriter, StreamingQueryManager, attach
 
 Faked = tuple[SparkSession, list[FakeExecution]]
@@ -97,7 +97,7 @@ def test_importing_tidemill_does_not_import_pyspark(tmp_path: Path) -> None:
 def test_a_stream_from_before_is_refused_at_start(other_session: SparkSession) -> None:
     before = other_session.readStream.format("rate").load()
     tidemill.attach(other_session)
-    with pytest.raises(GraphError, match=r"made before tidemill\.attach"):
+    with pytest.raises(UsageError, match=r"made before tidemill\.attach"):
         before.writeStream.format("noop").start()
 
 
@@ -163,9 +163,9 @@ def test_batch_dataframes_and_streams_of_spark_are_left_alone(
 
 def read_now(session: SparkSession, monkeypatch: pytest.MonkeyPatch) -> DataFrame:
     """Attach the session; its streams have three rows now."""
-    snapshot = type(sys)("tidemill.sql.snapshot")
+    snapshot = type(sys)("tidemill.sql.verify.snapshot")
     now = session.range(3)
     snapshot.batch_dataframe = lambda df: now  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "tidemill.sql.snapshot", snapshot)
+    monkeypatch.setitem(sys.modules, "tidemill.sql.verify.snapshot", snapshot)
     attach.attach(session)
     return now

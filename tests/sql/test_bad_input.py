@@ -24,10 +24,10 @@ from pyspark.sql.types import LongType, StructField, StructType
 import tidemill
 from tests.waiting import wait_for
 from tidemill.batches.batch import RangeSize
+from tidemill.batches.table_source import SplitSource
 from tidemill.common.processes import started_at
 from tidemill.errors import CheckpointError, CheckpointInUseError, DamagedCheckpointError
 from tidemill.sources.registry import unregister_source
-from tidemill.sources.table import SplitSource
 
 
 class Place:
@@ -553,29 +553,29 @@ class Broken(SplitSource):
         ("latest", "ValueError: no latest"),
         (
             "offset",
-            "GraphError: an offset of batch 0 cannot be written down: Object of type object is not",
+            "UsageError: an offset of batch 0 cannot be written down: Object of type object is not",
         ),
         ("splits", "ValueError: no splits"),
         (
             "no list",
-            "GraphError: the source Broken gave None as the splits of a batch: a list is expected",
+            "UsageError: the source Broken gave None as the splits of a batch: a list is expected",
         ),
         (
             "no json",
-            "GraphError: a split of batch 0 cannot be given to a task: Object of type object is",
+            "UsageError: a split of batch 0 cannot be given to a task: Object of type object is",
         ),
         ("reader", "ValueError: no reader"),
         (
             "type",
-            "GraphError: the source Broken gives column n as string, its schema says long: Failed to parse",
+            "UsageError: the source Broken gives column n as string, its schema says long: Failed to parse",
         ),
         (
             "fewer",
-            "GraphError: the source Broken gives no column m, which its schema has; it gives n",
+            "UsageError: the source Broken gives no column m, which its schema has; it gives n",
         ),
         (
             "rows",
-            "GraphError: the source Broken gives a list where rows are expected: yield pyarrow.RecordBatch",
+            "UsageError: the source Broken gives a list where rows are expected: yield pyarrow.RecordBatch",
         ),
     ],
 )
@@ -588,7 +588,7 @@ def test_a_source_of_the_users_that_is_broken(place: Place, fault: str, message:
             query.awaitTermination(60)
         text = str(error.value)
         assert message in text
-        if message.startswith("GraphError"):
+        if message.startswith("UsageError"):
             assert text.startswith(message)
         else:
             assert set(own_frames(text)) == {"test_bad_input.py"}

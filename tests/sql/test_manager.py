@@ -18,9 +18,9 @@ from pyspark.sql.streaming import StreamingQueryListener
 
 from tests.sql.fake_execution import FakeExecution
 from tests.waiting import wait_for
-from tidemill.errors import BatchError, GraphError
+from tidemill.errors import BatchError, UsageError
+from tidemill.progress.query_progress import ProgressReporter, SinkReport
 from tidemill.sql import StreamingQuery
-from tidemill.sql.progress_reporter import ProgressReporter, SinkReport
 from tidemill.testing import ManualClock
 
 Faked = tuple[SparkSession, list[FakeExecution]]
@@ -74,14 +74,14 @@ def test_a_name_is_taken_while_its_query_runs(faked: Faked) -> None:
 def test_a_checkpoint_has_one_query_at_a_time(faked: Faked, tmp_path: Path) -> None:
     session, made = faked
     first = start(session, "first", checkpointLocation=str(tmp_path / "c"))
-    with pytest.raises(GraphError, match="in use by the query 'first', which is still active"):
+    with pytest.raises(UsageError, match="in use by the query 'first', which is still active"):
         start(session, checkpointLocation=f"file://{tmp_path}/c")
     (tmp_path / "copy").mkdir()
     (tmp_path / "copy" / "metadata").write_bytes((tmp_path / "c" / "metadata").read_bytes())
     made[0].end()
     again = start(session, checkpointLocation=str(tmp_path / "c"))
     assert (again.id, again.runId == first.runId) == (first.id, False)
-    with pytest.raises(GraphError, match="still active"):
+    with pytest.raises(UsageError, match="still active"):
         start(session, checkpointLocation=str(tmp_path / "copy"))
     assert [execution.is_active for execution in made] == [False, True]
 
@@ -153,8 +153,8 @@ def test_an_error_is_raised_with_the_users_traceback_first(faked: Faked) -> None
 def test_an_error_of_tidemills_own_says_what_to_do_without_a_trace(faked: Faked) -> None:
     session, made = faked
     query = start(session)
-    made[0].end(GraphError("write it in another way"))
-    assert str(query.exception()).startswith("GraphError: write it in another way\n\nQuery [id =")
+    made[0].end(UsageError("write it in another way"))
+    assert str(query.exception()).startswith("UsageError: write it in another way\n\nQuery [id =")
 
 
 def test_waiting_for_any_query(faked: Faked) -> None:
@@ -262,8 +262,8 @@ def test_a_query_that_cannot_start_leaves_nothing_behind(
     listener = Recorder()
     session.streams.addListener(listener)
     caplog.set_level(logging.INFO)
-    monkeypatch.setattr(FakeExecution, "fails_to_start", GraphError("no such directory"))
-    with pytest.raises(GraphError, match="no such directory"):
+    monkeypatch.setattr(FakeExecution, "fails_to_start", UsageError("no such directory"))
+    with pytest.raises(UsageError, match="no such directory"):
         start(session, "totals")
     assert session.streams.active == []
     wait_for(lambda: len(listener.seen) == 2, "two events")

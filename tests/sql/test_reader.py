@@ -19,13 +19,13 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 import tidemill
 from tidemill.batches.batch import AdmissionLimit, Offset, OffsetRange, RangeSize
-from tidemill.errors import GraphError, UnsupportedError
+from tidemill.batches.table_source import SplitSource
+from tidemill.errors import UnsupportedError, UsageError
 from tidemill.receivers import register_receiver
-from tidemill.receivers.socket_receiver import SocketReceiver
+from tidemill.receivers.connectors.socket_receiver import SocketReceiver
 from tidemill.sources.rate import RateSource
 from tidemill.sources.registry import unregister_source
-from tidemill.sources.table import SplitSource
-from tidemill.spark.placeholder import (
+from tidemill.spark.compiler.placeholder import (
     SourceDefinition,
     definition_of,
     streaming_leaves,
@@ -109,7 +109,7 @@ def test_errors_of_spark_stay_sparks(spark: SparkSession, tmp_path: Path) -> Non
 def test_an_unknown_format_is_refused_with_the_near_one(spark: SparkSession) -> None:
     with pytest.raises(IllegalArgumentException, match=r"no format 'rat' .* Did you mean rate\?"):
         spark.readStream.format("rat").load()
-    with pytest.raises(GraphError, match=r"There are .*csv, .*register_source"):
+    with pytest.raises(UsageError, match=r"There are .*csv, .*register_source"):
         spark.readStream.format("gopher").load()
     with pytest.raises(UnsupportedError, match=r"readStream\.table"):
         spark.readStream.changes("t")
@@ -123,11 +123,11 @@ def test_an_unknown_option_is_refused_with_the_near_one(
         IllegalArgumentException, match=r"no option rowPerSecond: did you mean rowsPerSecond\?"
     ):
         rate.option("rowPerSecond", 1).load()
-    with pytest.raises(GraphError, match="no option colour: there are"):
+    with pytest.raises(UsageError, match="no option colour: there are"):
         spark.readStream.format("rate").option("colour", "red").load()
-    with pytest.raises(GraphError, match=r"did you mean maxFilesPerTrigger\?"):
+    with pytest.raises(UsageError, match=r"did you mean maxFilesPerTrigger\?"):
         spark.readStream.option("maxFilePerTrigger", 1).text(str(tmp_path))
-    with pytest.raises(GraphError, match=r"format csv has no option headr: did you mean header\?"):
+    with pytest.raises(UsageError, match=r"format csv has no option headr: did you mean header\?"):
         spark.readStream.schema("a int").option("headr", True).csv(str(tmp_path))
 
 
@@ -158,9 +158,9 @@ def test_admission_options_hold_for_every_format(spark: SparkSession, tmp_path: 
         assert "backpressure" not in found.options
     found = definition(spark.readStream.text(str(tmp_path)))
     assert (found.backpressure, found.max_rate_per_s) == (None, None)
-    with pytest.raises(GraphError, match="option backpressure of the source rate is 'maybe'"):
+    with pytest.raises(UsageError, match="option backpressure of the source rate is 'maybe'"):
         spark.readStream.format("rate").option("backpressure", "maybe").load()
-    with pytest.raises(GraphError, match="option maxRatePerSecond of the source rate is '0'"):
+    with pytest.raises(UsageError, match="option maxRatePerSecond of the source rate is '0'"):
         spark.readStream.format("rate").option("maxRatePerSecond", 0).load()
 
 
@@ -230,7 +230,7 @@ def test_a_source_of_the_users_own(spark: SparkSession) -> None:
         df = spark.readStream.format("my-numbers").option("perbatch", 100).load()
         assert df.columns == ["n"]
         assert definition(df).make().per_batch == 100
-        with pytest.raises(GraphError, match=r"Did you mean my-numbers\?"):
+        with pytest.raises(UsageError, match=r"Did you mean my-numbers\?"):
             spark.readStream.format("my-number").load()
     finally:
         unregister_source("my-numbers")
@@ -243,9 +243,9 @@ def test_receivers_are_formats(spark: SparkSession) -> None:
     rows = spark.readStream.format("http").schema("a int, b string").option("port", 8090).load()
     assert rows.columns == ["a", "b"]
     assert definition(rows).make().schema() == rows.schema
-    with pytest.raises(GraphError, match=r"no option prot: did you mean port\?"):
+    with pytest.raises(UsageError, match=r"no option prot: did you mean port\?"):
         spark.readStream.format("http").option("prot", 8090).load()
-    with pytest.raises(GraphError, match="port"):
+    with pytest.raises(UsageError, match="port"):
         spark.readStream.format("http").load()
     register_receiver("ticker", lambda options: SocketReceiver(options["host"], 9))
     try:

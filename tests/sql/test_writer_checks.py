@@ -15,9 +15,9 @@ from pyspark.sql import SparkSession
 
 from tests.sql.fake_execution import FakeExecution
 from tidemill.common.clock import SystemClock
-from tidemill.errors import GraphError, UnsupportedError
+from tidemill.errors import UnsupportedError, UsageError
 from tidemill.sql import DataStreamWriter
-from tidemill.sql.triggers import AvailableNow, Once, ProcessingTime
+from tidemill.sql.execution.triggers import AvailableNow, Once, ProcessingTime
 from tidemill.testing import ManualClock
 
 Faked = tuple[SparkSession, list[FakeExecution]]
@@ -161,13 +161,13 @@ def test_what_cannot_be_is_refused_and_starts_nothing(faked: Faked, tmp_path: Pa
         writer(session).option("checkpointLocation", str(tmp_path)).start()
     with pytest.raises(AnalysisException, match="two paths"):
         writer(session).option("path", "/a").start("/b")
-    with pytest.raises(GraphError, match="numRow"):
+    with pytest.raises(UsageError, match="numRow"):
         writer(session).format("console").option("numRow", 3).start()
     with pytest.raises(UnsupportedError, match="use partitionBy"):
         writer(session).format("parquet").clusterBy("value").start(str(tmp_path))
     with pytest.raises(PySparkTypeError):
         writer(session).partitionBy(3)  # type: ignore[arg-type]
-    with pytest.raises(GraphError, match="ManualClock"):
+    with pytest.raises(UsageError, match="ManualClock"):
         writer(session).clock(3)  # type: ignore[arg-type]
     assert made == []
 

@@ -23,7 +23,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemill.errors import GraphError
+from tidemill.errors import UsageError
 from tidemill.state.keys import decode_key, decode_value, encode_key, encode_value, stable_hash
 
 
@@ -345,9 +345,9 @@ def test_a_key_whose_class_has_no_name_that_others_know_is_refused_with_a_remedy
     class Mine:
         a: int
 
-    with pytest.raises(GraphError, match=r"Mine\(a=1\) cannot be a key(.|\n)*addPyFile"):
+    with pytest.raises(UsageError, match=r"Mine\(a=1\) cannot be a key(.|\n)*addPyFile"):
         encode_key(Mine(1))
-    with pytest.raises(GraphError, match="cannot be a key"):
+    with pytest.raises(UsageError, match="cannot be a key"):
         encode_key(("nested", lambda: None))
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from pyspark import SparkContext
 
-from tests.streaming.restarts import Runs
+from tests.streaming.program.restarts import Runs
 
 
 @pytest.fixture

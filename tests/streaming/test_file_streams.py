@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Stream
-from tidemill.errors import GraphError
+from tidemill.errors import UsageError
 from tidemill.streaming import StreamingListener
 from tidemill.testing import collected
 
@@ -234,13 +234,13 @@ def test_binary_records(
 def test_a_record_length_that_makes_no_sense_is_refused(
     stream: Stream, incoming: Path, length: Any
 ) -> None:
-    with pytest.raises(GraphError, match="recordLength must be at least 1 byte"):
+    with pytest.raises(UsageError, match="recordLength must be at least 1 byte"):
         stream.ssc.binaryRecordsStream(str(incoming), length)
 
 
 @pytest.mark.parametrize("directory", ["", None, 5])
 def test_a_directory_that_is_none_is_refused(stream: Stream, directory: Any) -> None:
-    with pytest.raises(GraphError, match="the directory to watch"):
+    with pytest.raises(UsageError, match="the directory to watch"):
         stream.ssc.textFileStream(directory)
 
 

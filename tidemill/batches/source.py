@@ -2,7 +2,7 @@
 
 A planner only needs a :class:`Source`. What a pipeline reads from it depends on the pipeline: a DStream
 graph reads records (:class:`RecordSource`), a query reads rows with a schema
-(:mod:`tidemill.sources.table`).
+(:mod:`tidemill.batches.table_source`).
 """
 
 from __future__ import annotations

@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from tidemill.common.fault_points import fault_point
-from tidemill.spark.worker import tune_worker
+from tidemill.spark.session.job_properties import cancel_jobs
 from tidemill.state.partition_state import OperatorState, reading
+from tidemill.tasks.worker import tune_worker
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -46,8 +47,7 @@ class StateMaintenance:
         self._stopped.set()
         self._due.put(None)
         if self._thread.ident is not None:
-            if self._sc._jsc is not None:
-                self._sc.cancelJobGroup(self._group)
+            cancel_jobs(self._sc, self._group)
             self._thread.join(timeout_s)
 
     def drain(self, timeout_s: float) -> bool:

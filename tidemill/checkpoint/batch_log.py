@@ -40,7 +40,7 @@ from typing import Any, TypeVar
 
 from tidemill.checkpoint.storage import Storage
 from tidemill.common.fault_points import fault_point
-from tidemill.errors import DamagedCheckpointError, GraphError
+from tidemill.errors import DamagedCheckpointError, SourceError
 
 T = TypeVar("T")
 
@@ -220,7 +220,7 @@ class BatchLog:
         try:
             text = record.to_text()
         except TypeError as error:
-            raise GraphError(
+            raise SourceError(
                 f"an offset of batch {batch_id} cannot be written down: {error}. What a source gives as its "
                 f"offset must be a JSON value; the offsets are {dict(record.offsets)!r:.300}"
             ) from None

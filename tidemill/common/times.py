@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from datetime import UTC, datetime
 
-from tidemill.errors import GraphError
+from tidemill.errors import OptionError
 
 
 class Time(int):
@@ -21,14 +21,14 @@ class Time(int):
 def duration_ms(seconds: float, what: str) -> int:
     """``seconds`` as whole milliseconds; a duration must be at least one of them."""
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
-        raise GraphError(f"{what} must be a number of seconds, not {seconds!r}")
+        raise OptionError(f"{what} must be a number of seconds, not {seconds!r}")
     try:
         # round, not int: 0.07 s is 70.00000000000001 ms to a float, and 1.1 s is 1100.0000000000002
         millis = round(seconds * 1000)
     except (ValueError, OverflowError):
-        raise GraphError(f"{what} must be a finite number of seconds, not {seconds!r}") from None
+        raise OptionError(f"{what} must be a finite number of seconds, not {seconds!r}") from None
     if millis < 1:
-        raise GraphError(f"{what} must be at least 0.001 seconds, not {seconds!r}")
+        raise OptionError(f"{what} must be at least 0.001 seconds, not {seconds!r}")
     return millis
 
 

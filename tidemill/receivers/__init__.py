@@ -16,17 +16,17 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tidemill.receivers.http_receiver import HttpReceiver
-    from tidemill.receivers.mqtt_receiver import MqttReceiver, MqttTls
+    from tidemill.receivers.connectors.http.receiver import HttpReceiver
+    from tidemill.receivers.connectors.mqtt.receiver import MqttReceiver, MqttTls
     from tidemill.receivers.receiver import Receiver
     from tidemill.receivers.table_source import register_receiver
 
 __all__ = ["HttpReceiver", "MqttReceiver", "MqttTls", "Receiver", "register_receiver"]
 
 _MODULES = {
-    "HttpReceiver": "http_receiver",
-    "MqttReceiver": "mqtt_receiver",
-    "MqttTls": "mqtt_receiver",
+    "HttpReceiver": "connectors.http.receiver",
+    "MqttReceiver": "connectors.mqtt.receiver",
+    "MqttTls": "connectors.mqtt.receiver",
     "Receiver": "receiver",
     "register_receiver": "table_source",
 }

@@ -42,7 +42,7 @@ import math
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar, get_type_hints
 
-from tidemill.receivers.blocks import BlockInfo
+from tidemill.receivers.blocks.block import BlockInfo
 
 
 class Message:

@@ -11,7 +11,7 @@ from pyspark import StorageLevel
 from tidemill.errors import IllegalStateError
 
 if TYPE_CHECKING:
-    from tidemill.receivers.supervisor import ReceiverSupervisor
+    from tidemill.receivers.executor.supervisor import ReceiverSupervisor
 
 __all__ = ["Receiver"]
 

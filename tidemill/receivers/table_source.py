@@ -17,14 +17,14 @@ from typing import Any
 from pyspark.sql.types import StringType, StructField, StructType
 
 from tidemill.batches.batch import AdmissionLimit, Offset, OffsetRange
-from tidemill.errors import GraphError
-from tidemill.receivers.block_rows import BlockRowsReader
+from tidemill.batches.table_source import Split, SplitReader, SplitSource
+from tidemill.errors import SourceError
+from tidemill.receivers.blocks.rows import BlockRowsReader
 from tidemill.receivers.receiver import Receiver
-from tidemill.receivers.source import group_blocks
+from tidemill.receivers.record_source import group_blocks
 from tidemill.receivers.tracked_blocks import TrackedBlocksSource
 from tidemill.sources.arrow_split import struct_type
 from tidemill.sources.registry import register_source
-from tidemill.sources.table import Split, SplitReader, SplitSource
 
 TEXT = StructType([StructField("value", StringType())])
 
@@ -35,7 +35,7 @@ ReceiverFactory = Callable[[Mapping[str, str]], Receiver]
 class ReceiverTable(TrackedBlocksSource, SplitSource):
     """What a receiver has stored, as rows. Offset: how many of its blocks have been planned.
 
-    A query that has one starts it with :class:`tidemill.receivers.running_receivers.RunningReceivers`, which
+    The query starts it through :class:`~tidemill.receivers.driver.running_receivers.RunningReceivers`, which
     binds it to its blocks. A batch has whole blocks: as many as its limit allows, and one at least.
     """
 
@@ -107,7 +107,7 @@ class ReceiverFormat:
     def __call__(self, options: Mapping[str, str]) -> ReceiverTable:
         receiver = self.factory(options)
         if not isinstance(receiver, Receiver):
-            raise GraphError(
+            raise SourceError(
                 f"what makes the receiver {self.name!r} gave {receiver!r:.100}, which is not a Receiver"
             )
         return ReceiverTable(receiver, self.schema, self.name, self.known_options)
@@ -123,7 +123,7 @@ def register_receiver(
     ``Row`` or tuples of its columns; the reader's own ``schema(...)`` does the same for one query.
     """
     if not callable(factory):
-        raise GraphError(
+        raise SourceError(
             f"the receiver {name!r} must be given as a function of options, not {factory!r:.100}"
         )
     known: Any = getattr(factory, "known_options", None)

@@ -1,6 +1,6 @@
 """The blocks that a receiver has stored, as something that has offsets.
 
-What is read of them depends on the front end: records (:mod:`tidemill.receivers.source`) or rows
+What is read of them depends on the front end: records (:mod:`tidemill.receivers.record_source`) or rows
 (:mod:`tidemill.receivers.table_source`).
 """
 
@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 from tidemill.batches.batch import AdmissionLimit, Offset, OffsetRange, RangeSize
 from tidemill.batches.source import Source
 from tidemill.errors import DamagedCheckpointError, TidemillError
-from tidemill.receivers.block_tracker import FOLDER, BlockTracker
-from tidemill.receivers.blocks import BlockInfo
+from tidemill.receivers.blocks.block import BlockInfo
+from tidemill.receivers.driver.block_tracker import FOLDER, BlockTracker
 from tidemill.receivers.receiver import Receiver
 
 if TYPE_CHECKING:
-    from tidemill.receivers.block_reader import BlockReader
+    from tidemill.receivers.blocks.reader import BlockReader
 
 MOST_NAMES = 10
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from tidemill.sinks.sink import BatchOutput, Sink
+from tidemill.batches.sink import BatchOutput, Sink
 
 LINE = "-" * 43
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import PySparkAttributeError
 
-from tidemill.sinks.sink import BatchOutput, Sink, SinkRuntime
-from tidemill.spark.worker import tune_worker
+from tidemill.batches.sink import BatchOutput, Sink, SinkRuntime
+from tidemill.tasks.worker import tune_worker
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from tidemill.errors import GraphError
-from tidemill.sinks.sink import BatchOutput, Sink
+from tidemill.batches.sink import BatchOutput, Sink
+from tidemill.errors import SinkError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -24,7 +24,7 @@ class ForeachBatchSink(Sink):
 
     def __init__(self, func: Callable[[DataFrame, int], Any]) -> None:
         if not callable(func):
-            raise GraphError(
+            raise SinkError(
                 "foreachBatch takes a function of a DataFrame and a batch id, "
                 f"not {type(func).__name__}"
             )

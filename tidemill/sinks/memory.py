@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tidemill.errors import CheckpointError, GraphError, IllegalStateError
-from tidemill.sinks.sink import COMPLETE, BatchOutput, Sink, SinkRuntime
-from tidemill.spark.memory_table import MemoryTable
+from tidemill.batches.sink import COMPLETE, BatchOutput, Sink, SinkRuntime
+from tidemill.errors import CheckpointError, IllegalStateError, SinkError
+from tidemill.spark.session.memory_table import MemoryTable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -25,7 +25,7 @@ class MemorySink(Sink):
 
     def __init__(self, query_name: str | None) -> None:
         if not query_name:
-            raise GraphError(
+            raise SinkError(
                 "the memory sink needs a name for its view: add .queryName('some_name') before start()"
             )
         self._name = query_name

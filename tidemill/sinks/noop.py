@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidemill.sinks.sink import BatchOutput, Sink
+from tidemill.batches.sink import BatchOutput, Sink
 
 
 class NoopSink(Sink):

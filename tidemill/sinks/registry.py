@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
+from tidemill.batches.sink import Sink, as_options
 from tidemill.common.config import boolean
 from tidemill.common.suggestions import did_you_mean
-from tidemill.errors import GraphError, UnsupportedError
+from tidemill.errors import SinkError, UnsupportedError
 from tidemill.sinks.console import ConsoleSink
-from tidemill.sinks.file_options import OF_THE_QUERY
-from tidemill.sinks.files import FileSink
+from tidemill.sinks.files.file_sink import FileSink
+from tidemill.sinks.files.options import OF_THE_QUERY
 from tidemill.sinks.foreach import ForeachSink
 from tidemill.sinks.foreach_batch import ForeachBatchSink
 from tidemill.sinks.memory import MemorySink
 from tidemill.sinks.noop import NoopSink
-from tidemill.sinks.sink import Sink, as_options
 
 FILE_FORMATS = ("avro", "csv", "json", "orc", "parquet", "text", "xml")
 FORMATS = ("console", "memory", "noop", *FILE_FORMATS)
@@ -62,7 +62,7 @@ def sink_for(
     _require_writable(format or "parquet")
     target = path or by_name.get("path")
     if not target:
-        raise GraphError(
+        raise SinkError(
             f"the {name} sink needs a directory: .start('/some/directory') or .option('path', ...)"
         )
     of_query = {each.lower() for each in query_options}
@@ -81,7 +81,7 @@ def _require_writable(format: str) -> None:
         )
     near = did_you_mean(format, FORMATS)
     if near:
-        raise GraphError(f"there is no sink for the format {format}.{near}")
+        raise SinkError(f"there is no sink for the format {format}.{near}")
 
 
 def _require(
@@ -92,13 +92,13 @@ def _require(
     partition_by: Sequence[str],
 ) -> None:
     if partition_by:
-        raise GraphError(f"the {what} sink cannot be partitioned: leave out partitionBy")
+        raise SinkError(f"the {what} sink cannot be partitioned: leave out partitionBy")
     names = [*known, *OF_THE_QUERY, *query_options]
     lower_case = {name.lower() for name in names}
     for name in map(str, options):
         # A name with a dot is a setting, not an option of a sink.
         if name.lower() not in lower_case and "." not in name:
-            raise GraphError(f"the {what} sink has no option {name}.{did_you_mean(name, names)}")
+            raise SinkError(f"the {what} sink has no option {name}.{did_you_mean(name, names)}")
 
 
 def _option(
@@ -110,7 +110,7 @@ def _option(
     try:
         return parse(text.strip())
     except ValueError as error:
-        raise GraphError(f"option {name} is {text!r}: {error}") from None
+        raise SinkError(f"option {name} is {text!r}: {error}") from None
 
 
 def _rows(text: str) -> int:

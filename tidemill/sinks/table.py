@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.types import StructType
 
+from tidemill.batches.sink import APPEND, BatchOutput, Sink, SinkRuntime
 from tidemill.common.clock import Clock
-from tidemill.errors import GraphError, IllegalStateError, UnsupportedError
-from tidemill.sinks.file_options import FileSinkOptions
-from tidemill.sinks.files import FileSink, check_columns, schema_of
-from tidemill.sinks.sink import APPEND, BatchOutput, Sink, SinkRuntime
-from tidemill.spark.format_options import is_file_format
+from tidemill.errors import IllegalStateError, SinkError, UnsupportedError
+from tidemill.sinks.files.file_sink import FileSink, check_columns, schema_of
+from tidemill.sinks.files.options import FileSinkOptions
+from tidemill.spark.files.format_options import is_file_format
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -110,7 +110,7 @@ class TableSink(Sink):
         """The format, the place and the partition columns of the table, if it can be written to."""
         kind = session.catalog.getTable(self._name)
         if kind.isTemporary or kind.tableType == "VIEW":
-            raise GraphError(
+            raise SinkError(
                 f"toTable({self._name!r}): this is a view, and rows can be added to tables only. Give "
                 "another name, or write to the table that the view is made of."
             )
@@ -122,7 +122,7 @@ class TableSink(Sink):
                 f"{INSTEAD}"
             )
         if self._format is not None and self._format.lower() != format.lower():
-            raise GraphError(
+            raise SinkError(
                 f"toTable({self._name!r}): the table has the format {format}, and the query asks for "
                 f"{self._format}. Leave the format out."
             )
@@ -131,7 +131,7 @@ class TableSink(Sink):
         ]
         wanted = [name.lower() for name in self._partition_by]
         if wanted and wanted != [name.lower() for name in partitions]:
-            raise GraphError(
+            raise SinkError(
                 f"toTable({self._name!r}): the table is partitioned by {partitions or 'nothing'}, and the "
                 f"query asks for {self._partition_by}. Leave partitionBy out."
             )
@@ -146,7 +146,7 @@ class TableSink(Sink):
         in_query = {field.name.lower(): field.dataType.simpleString() for field in schema.fields}
         if in_table == in_query:
             return
-        raise GraphError(
+        raise SinkError(
             f"toTable({self._name!r}): the table has the columns {_columns(in_table)}, and the query has "
             f"{_columns(in_query)}. Select and cast the columns of the table before writeStream."
         )

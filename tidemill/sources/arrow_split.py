@@ -13,8 +13,8 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from tidemill.batches.parallelism import tasks_for_records
-from tidemill.errors import GraphError
-from tidemill.sources.table import Split
+from tidemill.batches.table_source import Split
+from tidemill.errors import SourceError
 
 MOST_BYTES_PER_BATCH = 8 << 20
 
@@ -52,5 +52,5 @@ def struct_type(schema: StructType | str) -> StructType:
     """A schema that may be written as text: ``id long, name string``."""
     columns = schema if isinstance(schema, StructType) else StructType.fromDDL(schema)
     if not isinstance(columns, StructType):
-        raise GraphError(f"a schema must have named columns, as in 'id long', not {schema!r}")
+        raise SourceError(f"a schema must have named columns, as in 'id long', not {schema!r}")
     return columns

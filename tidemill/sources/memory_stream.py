@@ -13,7 +13,8 @@ from pyspark.sql.types import StructType
 
 from tidemill.batches.batch import AdmissionLimit, Offset, OffsetRange, RangeSize
 from tidemill.batches.source import SourceRuntime
-from tidemill.errors import GraphError
+from tidemill.batches.table_source import Split, SplitReader, SplitSource
+from tidemill.errors import SourceError
 from tidemill.sources.arrow_split import (
     MOST_BYTES_PER_BATCH,
     arrow_schema,
@@ -23,7 +24,6 @@ from tidemill.sources.arrow_split import (
 )
 from tidemill.sources.options import SourceOptions, non_empty
 from tidemill.sources.registry import register_source, unregister_source
-from tidemill.sources.table import Split, SplitReader, SplitSource
 
 FORMAT = "memory-stream"
 _numbers = itertools.count(1)
@@ -84,7 +84,7 @@ class MemoryStream:
                 return self._arrow_schema.empty_table()
             return LocalDataToArrowConversion.convert(listed, self.schema, False)
         except Exception as error:  # whatever Arrow, pandas or PySpark think of the rows
-            raise GraphError(
+            raise SourceError(
                 f"what was added to {self.name} does not fit its columns "
                 f"({self.schema.simpleString()}): {error}"
             ) from error
@@ -222,7 +222,7 @@ def memory_stream_source(options: Mapping[str, str]) -> MemoryStreamSource:
     name = read.required("stream", non_empty, "stream.name")
     stream = _streams.get(name.lower())
     if stream is None:
-        raise GraphError(
+        raise SourceError(
             f"there is no memory stream {name!r} in this process: make a MemoryStream first and give its "
             f"name; there are {', '.join(sorted(_streams)) or 'none'}"
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import TypeVar
 
-from tidemill.errors import GraphError
+from tidemill.errors import OptionError
 
 T = TypeVar("T")
 
@@ -42,12 +42,12 @@ class SourceOptions(Mapping[str, str]):
         try:
             return parse(text.strip())
         except ValueError as error:
-            raise GraphError(f"option {name} of {self._what} is {text!r}: {error}") from None
+            raise OptionError(f"option {name} of {self._what} is {text!r}: {error}") from None
 
     def required(self, name: str, parse: Callable[[str], T], example: str) -> T:
         """As :meth:`read`, of an option that has to be there."""
         if name not in self:
-            raise GraphError(f'{self._what} needs the option {name}: .option("{name}", {example})')
+            raise OptionError(f'{self._what} needs the option {name}: .option("{name}", {example})')
         value = self.read(name, parse, None)
         assert value is not None
         return value

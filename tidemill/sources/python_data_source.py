@@ -28,14 +28,14 @@ from pyspark.sql.types import StructType
 
 from tidemill.batches.batch import AdmissionLimit, Offset, OffsetRange, RangeSize
 from tidemill.batches.source import SourceRuntime
-from tidemill.errors import GraphError
+from tidemill.batches.table_source import Split, SplitReader, SplitSource
+from tidemill.errors import SourceError
 from tidemill.sources.arrow_split import (
     arrow_schema,
     arrow_splits,
     read_arrow_split,
     struct_type,
 )
-from tidemill.sources.table import Split, SplitReader, SplitSource
 
 ROWS_PER_ARROW_BATCH = 10_000
 
@@ -55,7 +55,7 @@ def python_data_source_table(
     try:
         return SimplePythonDataSourceTable(made, columns)
     except PySparkNotImplementedError:
-        raise GraphError(
+        raise SourceError(
             f"the Python data source {made.name()!r} cannot be read as a stream: its class has neither "
             "streamReader() nor simpleStreamReader()"
         ) from None
@@ -67,7 +67,7 @@ def _columns(source: DataSource, schema: StructType | None) -> StructType:
     try:
         own = source.schema()
     except PySparkNotImplementedError:
-        raise GraphError(
+        raise SourceError(
             f"the Python data source {source.name()!r} does not say which columns it has: write "
             ".schema(...) before .load()"
         ) from None
@@ -161,7 +161,7 @@ class PythonDataSourceTable(_PythonTable):
         partitions = self._reader.partitions(range_.start, range_.end)
         for partition in partitions:
             if not isinstance(partition, InputPartition):
-                raise GraphError(
+                raise SourceError(
                     f"partitions() of the Python data source {self._source.name()!r} must give "
                     f"InputPartition objects, not {partition!r:.100}"
                 )
@@ -205,7 +205,7 @@ class SimplePythonDataSourceTable(_PythonTable):
         if not _same(start, end):
             self._read.append(_Prefetched(start, end, table))
         elif table.num_rows:
-            raise GraphError(
+            raise SourceError(
                 f"read() of the Python data source {self._source.name()!r} gave {table.num_rows} rows and an "
                 f"end offset that is the start, {json.dumps(start)}: the same rows would be read for ever"
             )
@@ -287,7 +287,7 @@ class PartitionReader:
         partition = cloudpickle.loads(base64.b64decode(split))
         rows = self._reader.read(partition)
         if not isinstance(rows, Iterator):
-            raise GraphError(
+            raise SourceError(
                 f"read() of the Python data source {self._source.name()!r} must give an iterator, "
                 f"not {type(rows).__name__}: write yield, or iter(...)"
             )
@@ -326,7 +326,7 @@ def _checked_offset(name: str, offset: Any) -> Offset:
         problem = "not a dictionary"
     except (TypeError, ValueError) as error:
         problem = str(error)
-    raise GraphError(
+    raise SourceError(
         f"an offset of the Python data source {name!r} must be a dictionary of numbers, texts and truth "
         f"values, not {offset!r:.100} ({problem})"
     )

@@ -12,7 +12,7 @@ from pyspark import RDD
 from tidemill.batches.batch import AdmissionLimit, Offset, OffsetRange, RangeSize
 from tidemill.batches.parallelism import tasks_for_records
 from tidemill.batches.source import RecordSource
-from tidemill.errors import GraphError
+from tidemill.errors import SourceError
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -26,7 +26,7 @@ def queue_entry(value: Any, what: str) -> Entry:
     if isinstance(value, RDD):
         return value
     if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
-        raise GraphError(f"{what} must be an RDD or a list of records, not {value!r:.100}")
+        raise SourceError(f"{what} must be an RDD or a list of records, not {value!r:.100}")
     return value if isinstance(value, (list, tuple, range)) else list(value)
 
 

@@ -13,11 +13,11 @@ from pyspark.sql.types import LongType, StructField, StructType, TimestampType
 from tidemill.batches.batch import AdmissionLimit, Offset, OffsetRange, RangeSize
 from tidemill.batches.parallelism import tasks_for_records
 from tidemill.batches.source import SourceRuntime
+from tidemill.batches.table_source import Split, SplitReader, SplitSource
 from tidemill.checkpoint.source_log import SourceLog
 from tidemill.common.config import positive_int, time_ms
-from tidemill.errors import DamagedCheckpointError, GraphError
+from tidemill.errors import DamagedCheckpointError, SourceError
 from tidemill.sources.options import SourceOptions
-from tidemill.sources.table import Split, SplitReader, SplitSource
 
 SCHEMA = StructType([StructField("timestamp", TimestampType()), StructField("value", LongType())])
 ARROW_SCHEMA = pa.schema([("timestamp", pa.timestamp("us", tz="UTC")), ("value", pa.int64())])
@@ -51,7 +51,7 @@ class RateSource(SplitSource):
         self._partitions = read.read("numPartitions", positive_int, None)
         self._longest_s = LARGEST_VALUE // self._rows_per_s
         if self._ramp_up_s > self._longest_s:
-            raise GraphError(
+            raise SourceError(
                 f"rampUpTime of the rate source is {self._ramp_up_s} s, and with {self._rows_per_s} rows "
                 f"per second the numbers end after {self._longest_s} s: choose a smaller one of the two"
             )

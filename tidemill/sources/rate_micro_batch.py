@@ -10,6 +10,7 @@ from pyspark.sql.types import StructType
 
 from tidemill.batches.batch import AdmissionLimit, Offset, OffsetRange, RangeSize
 from tidemill.batches.parallelism import tasks_for_records
+from tidemill.batches.table_source import Split, SplitReader, SplitSource
 from tidemill.common.config import positive_int
 from tidemill.sources.options import SourceOptions, non_negative_int
 from tidemill.sources.rate import (
@@ -20,7 +21,6 @@ from tidemill.sources.rate import (
     rows_of,
     value_ranges,
 )
-from tidemill.sources.table import Split, SplitReader, SplitSource
 
 
 class RateMicroBatchSource(SplitSource):

@@ -13,9 +13,9 @@ import importlib
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 
-from tidemill.errors import GraphError
+from tidemill.batches.table_source import SourceFactory, SplitSource
+from tidemill.errors import SourceError
 from tidemill.sources.options import SourceOptions
-from tidemill.sources.table import SourceFactory, SplitSource
 
 # Where they are, so that a program loads only what it reads.
 _BUILT_IN = {
@@ -42,14 +42,14 @@ def register_source(name: str, factory: SourceFactory) -> None:
     given again; a name of Tidemill's own is refused.
     """
     if not isinstance(name, str) or not name.strip():
-        raise GraphError(f"the name of a source must be a text, not {name!r}")
+        raise SourceError(f"the name of a source must be a text, not {name!r}")
     if not callable(factory):
-        raise GraphError(
+        raise SourceError(
             f"the source {name!r} must be a class or a function that makes a SplitSource of options, "
             f"not {factory!r:.100}"
         )
     if is_built_in(name):
-        raise GraphError(f"{name!r} is a format of Tidemill's own: give the source another name")
+        raise SourceError(f"{name!r} is a format of Tidemill's own: give the source another name")
     with _lock:
         _registered[name.lower()] = factory
 
@@ -111,7 +111,7 @@ class _CheckedFactory:
     def __call__(self, options: Mapping[str, str]) -> SplitSource:
         source = self._factory(SourceOptions(options, f"the source {self._name}"))
         if not isinstance(source, SplitSource):
-            raise GraphError(
+            raise SourceError(
                 f"what makes the source {self._name!r} gave {source!r:.100}, which is not a SplitSource"
             )
         return source

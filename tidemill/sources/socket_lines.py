@@ -16,6 +16,7 @@ from pyspark.sql.types import StringType, StructField, StructType, TimestampType
 
 from tidemill.batches.batch import AdmissionLimit, Offset, OffsetRange, RangeSize
 from tidemill.batches.source import SourceRuntime
+from tidemill.batches.table_source import Split, SplitReader, SplitSource
 from tidemill.common.clock import Clock
 from tidemill.common.config import boolean, positive_int
 from tidemill.common.lines import split_lines
@@ -27,7 +28,6 @@ from tidemill.sources.arrow_split import (
     read_arrow_split,
 )
 from tidemill.sources.options import SourceOptions, non_empty
-from tidemill.sources.table import Split, SplitReader, SplitSource
 
 READ_BYTES = 1 << 18
 CONNECT_TIMEOUT_S = 10.0

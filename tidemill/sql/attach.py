@@ -29,10 +29,10 @@ def attach(spark: SparkSession) -> SparkSession:
     Spark's, and so do other sessions (``spark.newSession()``). A session that is attached stays as it is.
     """
     _require_classic(spark)
-    from tidemill.spark.session import use_this_python, warn_if_slow
-    from tidemill.spark.session_patches import SessionHooks, attach_hooks, hooks_of
-    from tidemill.sql.batch_reads import readable_now
+    from tidemill.spark.session.patches import SessionHooks, attach_hooks, hooks_of
+    from tidemill.spark.session.session import use_this_python, warn_if_slow
     from tidemill.sql.query_manager import StreamingQueryManager
+    from tidemill.sql.verify.batch_reads import readable_now
 
     if hooks_of(spark) is None:
         warn_if_slow(spark.sparkContext)
@@ -58,7 +58,7 @@ def detach(spark: SparkSession) -> SparkSession:
     run, because nothing would be left to stop them with.
     """
     _require_classic(spark)
-    from tidemill.spark.session_patches import detach_hooks, hooks_of
+    from tidemill.spark.session.patches import detach_hooks, hooks_of
 
     hooks = hooks_of(spark)
     if hooks is None:
@@ -92,7 +92,7 @@ def session(
 
         spark = tidemill.session("clicks", master="local[2]")
     """
-    from tidemill.spark.session import session as new_or_running
+    from tidemill.spark.session.session import session as new_or_running
 
     return attach(new_or_running(app_name, master, config, quiet=quiet))
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from tidemill.spark.format_options import format_options, is_file_format
-from tidemill.spark.placeholder import (
+from tidemill.spark.compiler.placeholder import (
     SourceDefinition,
     define,
     empty_placeholder,
@@ -17,7 +16,8 @@ from tidemill.spark.placeholder import (
     new_source_id,
     table_placeholder,
 )
-from tidemill.spark.python_data_sources import python_data_source
+from tidemill.spark.files.format_options import format_options, is_file_format
+from tidemill.spark.session.python_data_sources import python_data_source
 from tidemill.sql.options import (
     OF_EVERY_SOURCE,
     Options,
@@ -30,7 +30,7 @@ from tidemill.sql.options import (
 from tidemill.sql.query_errors import QueryAnalysisError, QueryArgumentError
 
 if TYPE_CHECKING:
-    from tidemill.sources.table import SourceFactory, TableSource
+    from tidemill.batches.table_source import SourceFactory, TableSource
 
 FILE_FORMATS = ("text", "csv", "json", "orc", "parquet", "xml", "avro", "binaryFile")
 
@@ -53,7 +53,7 @@ class ReadRequest:
 
 def stream_of(spark: SparkSession, request: ReadRequest) -> DataFrame:
     """The streaming DataFrame that ``readStream...load()`` gives."""
-    from tidemill.receivers.receiver_formats import receiver_format
+    from tidemill.receivers.connectors.formats import receiver_format
     from tidemill.sources.registry import source_named
 
     format_name = request.format or str(spark.conf.get("spark.sql.sources.default", "parquet"))
@@ -128,7 +128,7 @@ def _made_by(
 
 def _of_files(spark: SparkSession, format_name: str, request: ReadRequest) -> DataFrame:
     what = f"the format {format_name}"
-    from tidemill.sources.file_options import file_source_options
+    from tidemill.sources.files.file_options import file_source_options
 
     known = {*(format_options(spark, format_name) or ()), *file_source_options(format_name)}
     refuse_slips(request.options, known, what)
@@ -169,7 +169,7 @@ def _of_files(spark: SparkSession, format_name: str, request: ReadRequest) -> Da
 def _files_source(
     spark: SparkSession, path: str, options: Options, schema: StructType, format_name: str
 ) -> TableSource:
-    from tidemill.sources.file_table import FilesSource
+    from tidemill.sources.files.file_table import FilesSource
 
     return FilesSource(spark.sparkContext, path, options, schema, format_name)
 

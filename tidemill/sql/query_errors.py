@@ -13,21 +13,23 @@ from pyspark.errors import (
     StreamingQueryException,
 )
 
-from tidemill.errors import BatchError, GraphError, TidemillError
+from tidemill.errors import BatchError, OptionError, QueryError, TidemillError
 
 
-class QueryArgumentError(GraphError, IllegalArgumentException):
+class QueryArgumentError(OptionError, IllegalArgumentException):
     """A value that a reader, a writer or a query manager was given cannot be used."""
 
-    def __init__(self, message: str) -> None:
+    def __init__(self, message: str, option: str = "") -> None:
         PySparkException.__init__(self, message=message)
+        self.option = option
 
 
-class QueryAnalysisError(GraphError, AnalysisException):
+class QueryAnalysisError(QueryError, AnalysisException):
     """The query as a whole cannot be run as it is written."""
 
-    def __init__(self, message: str) -> None:
+    def __init__(self, message: str, operation: str = "") -> None:
         PySparkException.__init__(self, message=message)
+        self.operation = operation
 
 
 class QueryFailedError(TidemillError, StreamingQueryException):
@@ -63,7 +65,7 @@ def text_of(error: BaseException) -> str:
         return str(error)
     if isinstance(error, TidemillError):
         return f"{type(error).__name__}: {error}"  # it says what to do; a trace would hide that
-    from tidemill.spark.failures import user_traceback
+    from tidemill.spark.session.failures import user_traceback
 
     return user_traceback(error)
 

@@ -16,19 +16,19 @@ from tidemill.checkpoint.batch_log import BatchLog
 from tidemill.checkpoint.storage import open_storage
 from tidemill.common.clock import Clock, SystemClock
 from tidemill.progress.listener_bus import ListenerBus
-from tidemill.sql import checkpoint_location
-from tidemill.sql.checkpoint_location import CheckpointLocation
+from tidemill.progress.query_events import query_started, query_terminated
+from tidemill.sql.execution import checkpoint_location
+from tidemill.sql.execution.checkpoint_location import CheckpointLocation
+from tidemill.sql.execution.query_shutdown import QueryShutdown
+from tidemill.sql.execution.triggers import ProcessingTime, Trigger
 from tidemill.sql.options import Options
 from tidemill.sql.query import QueryExecution, StreamingQuery
-from tidemill.sql.query_errors import QueryArgumentError, QueryFailedError
-from tidemill.sql.query_events import query_started, query_terminated
-from tidemill.sql.query_shutdown import QueryShutdown
-from tidemill.sql.triggers import ProcessingTime, Trigger
+from tidemill.sql.query_errors import QueryArgumentError, QueryFailedError, condition_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from tidemill.sinks.sink import Sink
+    from tidemill.batches.sink import Sink
 
 __all__ = ["StreamingQueryManager"]
 
@@ -245,7 +245,7 @@ class StreamingQueryManager(PySparkStreamingQueryManager):
 
     def _factory(self) -> ExecutionFactory:
         if self._make_execution is None:
-            from tidemill.sql.micro_batch_execution import MicroBatchExecution
+            from tidemill.sql.execution.micro_batch_execution import MicroBatchExecution
 
             self._make_execution = MicroBatchExecution
         return self._make_execution
@@ -295,7 +295,8 @@ class StreamingQueryManager(PySparkStreamingQueryManager):
         error: BaseException | None = not_started if failure is None else failure
         self._give_back(execution.name, run.location, run.taken, failed=error is not None)
         self._shutdown.rest()
-        self._bus.post(query_terminated(execution.id, execution.run_id, error))
+        condition = None if error is None else condition_of(error)
+        self._bus.post(query_terminated(execution.id, execution.run_id, error, condition))
         with self._changed:
             # A query that ended well does not hide one that failed before.
             if not self._any_ended or failure is not None:

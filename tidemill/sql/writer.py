@@ -11,17 +11,17 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter as PySparkDataStre
 from pyspark.sql.utils import to_str
 
 from tidemill.common.clock import Clock
-from tidemill.errors import GraphError, UnsupportedError
-from tidemill.spark.placeholder import streaming_sources
+from tidemill.errors import QueryError, UnsupportedError
+from tidemill.spark.compiler.placeholder import streaming_sources
+from tidemill.sql.execution.triggers import AvailableNow, Once, ProcessingTime, Trigger, interval_ms
 from tidemill.sql.options import OF_EVERY_SOURCE, Options
 from tidemill.sql.query_errors import QueryAnalysisError, QueryArgumentError
-from tidemill.sql.triggers import AvailableNow, Once, ProcessingTime, Trigger, interval_ms
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql._typing import OptionalPrimitiveType
 
-    from tidemill.sinks.sink import Sink
+    from tidemill.batches.sink import Sink
     from tidemill.sql.query import StreamingQuery
     from tidemill.sql.query_manager import StreamingQueryManager
 
@@ -109,7 +109,7 @@ class DataStreamWriter(PySparkDataStreamWriter):
         availableNow: bool | None = None,
         realTime: str | None = None,
     ) -> DataStreamWriter:
-        """When batches run; see :mod:`tidemill.sql.triggers`. Without: one after another, without a pause."""
+        """Say when batches run. Without a trigger they follow each other without a pause."""
         given = [processingTime, once, continuous, availableNow, realTime]
         if given.count(None) != len(given) - 1:
             raise PySparkValueError(errorClass="ONLY_ALLOW_SINGLE_TRIGGER", messageParameters={})
@@ -241,7 +241,7 @@ class DataStreamWriter(PySparkDataStreamWriter):
                 clock=self._clock,
                 may_use_temporary_checkpoint=not needs_checkpoint,
             )
-        except GraphError as error:
+        except QueryError as error:
             if isinstance(error, PySparkException):
                 raise
             raise QueryAnalysisError(str(error)) from None  # of PySpark's type as well
@@ -260,7 +260,7 @@ class DataStreamWriter(PySparkDataStreamWriter):
                 foreach_batch=self._function if self._format == FOREACH_BATCH else None,
                 query_options=OF_EVERY_SOURCE,
             )
-        except GraphError as error:  # of PySpark's type as well, as Spark raises it
+        except QueryError as error:  # of PySpark's type as well, as Spark raises it
             raise QueryArgumentError(str(error)) from None
 
     def _check(self) -> None:

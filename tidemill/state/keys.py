@@ -29,7 +29,7 @@ from uuid import UUID
 import numpy as np
 from pyspark import cloudpickle
 
-from tidemill.errors import GraphError
+from tidemill.errors import ProgramError
 
 _DOUBLE = struct.Struct(">d")
 _LENGTH = struct.Struct(">I")
@@ -158,7 +158,7 @@ def _pickled(key: Any) -> bytes:
     try:
         _KeyPickler(key, buffer).dump(key)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
-        raise GraphError(
+        raise ProgramError(
             f"{key!r:.200} cannot be a key: {type(key).__qualname__} cannot be pickled by its name "
             f"({error}). Put the class into a module that the executors can import (addPyFile), or "
             "make the key of strings, numbers and tuples."

@@ -18,26 +18,27 @@ from tidemill.common.clock import Clock, SystemClock
 from tidemill.common.config import GRACEFUL_STOP_TIMEOUT_MS, STOP_GRACEFULLY_ON_SHUTDOWN
 from tidemill.common.shutdown import ShutdownHook
 from tidemill.common.times import duration_ms
-from tidemill.errors import GraphError, IllegalStateError, UnsupportedError
+from tidemill.errors import IllegalStateError, ProgramError, UnsupportedError
 from tidemill.progress.events import StreamingStarted
 from tidemill.progress.listener_bus import ListenerBus
-from tidemill.spark.session import warn_if_slow
-from tidemill.spark.shipping import ship_package
+from tidemill.spark.session.job_properties import is_stopped
+from tidemill.spark.session.session import warn_if_slow
+from tidemill.spark.session.shipping import ship_package
 from tidemill.streaming.dstream import DStream
-from tidemill.streaming.graph import DStreamGraph
+from tidemill.streaming.graph.dstream_graph import DStreamGraph
+from tidemill.streaming.graph.stateful_node import StatefulNode, state_rdd
+from tidemill.streaming.graph.stateless_nodes import TransformedNode
 from tidemill.streaming.inputs import InputStreams
-from tidemill.streaming.job_scheduler import JobScheduler
 from tidemill.streaming.listener import StreamingListener
-from tidemill.streaming.nodes import TransformedNode
-from tidemill.streaming.program import (
+from tidemill.streaming.program.graph_pickle import (
     Recovered,
     read_graph,
     refuse_foreign,
     spark_context_for,
 )
-from tidemill.streaming.stateful_node import StatefulNode, state_rdd
-from tidemill.streaming.stream_start import StreamStart
-from tidemill.streaming.upgrade import Renames
+from tidemill.streaming.program.stream_start import StreamStart
+from tidemill.streaming.program.upgrade import Renames
+from tidemill.streaming.scheduling.job_scheduler import JobScheduler
 from tidemill.streaming.waiter import ContextWaiter
 
 __all__ = ["StreamingContext"]
@@ -93,8 +94,8 @@ class StreamingContext(InputStreams):
                 "a SparkSession has one as its .sparkContext"
             )
         if batchDuration is None:
-            raise GraphError("batchDuration is missing: how many seconds is a batch to be long?")
-        if sparkContext._jsc is None:
+            raise ProgramError("batchDuration is missing: how many seconds is a batch to be long?")
+        if is_stopped(sparkContext):
             raise IllegalStateError("this SparkContext has been stopped: make a new one first")
         self._sc = sparkContext
         self._clock = clock or SystemClock()
@@ -310,7 +311,9 @@ class StreamingContext(InputStreams):
         goes on with :meth:`getOrCreate`.
         """
         if not isinstance(directory, str) or not directory:
-            raise GraphError(f"the checkpoint directory must be a path or a URI, not {directory!r}")
+            raise ProgramError(
+                f"the checkpoint directory must be a path or a URI, not {directory!r}"
+            )
         self._graph.refuse_change_after_start()
         self._graph.checkpoint_directory = (
             directory if "://" in directory else os.path.abspath(directory)
@@ -327,7 +330,7 @@ class StreamingContext(InputStreams):
         state = self._graph.state
         if not isinstance(node, StatefulNode) or state is None:
             known = [n for n, of in operators.items() if isinstance(of, StatefulNode)]
-            raise GraphError(
+            raise ProgramError(
                 f"there is no stream with state called {name!r} that has been started; "
                 f"there is {', '.join(known) or 'none'}"
             )
@@ -345,7 +348,7 @@ class StreamingContext(InputStreams):
     ) -> DStream[T]:
         """A stream whose RDDs ``transformFunc`` makes from a tuple of RDDs, one of each stream."""
         if not dstreams:
-            raise GraphError("transform needs at least one DStream")
+            raise ProgramError("transform needs at least one DStream")
         _require_same_slide(dstreams)
 
         def func(_: int, *rdds: RDD[Any]) -> RDD[T]:
@@ -356,7 +359,7 @@ class StreamingContext(InputStreams):
     def union(self, *dstreams: DStream[T]) -> DStream[T]:
         """All records of several streams with the same slide."""
         if not dstreams:
-            raise GraphError("should have at least one DStream to union")
+            raise ProgramError("should have at least one DStream to union")
         if len(dstreams) == 1:
             return dstreams[0]
         return self.transform(list(dstreams), lambda rdds: rdds[0].ctx.union(list(rdds)))
@@ -365,6 +368,6 @@ class StreamingContext(InputStreams):
 def _require_same_slide(dstreams: Iterable[DStream[Any]]) -> None:
     slides = {stream._node.slide_ms for stream in dstreams}
     if len(slides) > 1:
-        raise GraphError(
+        raise ProgramError(
             f"all DStreams must have the same slide duration, and these have {sorted(slides)} ms"
         )

@@ -8,13 +8,19 @@ from operator import add
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from urllib.parse import quote
 
-from py4j.protocol import Py4JJavaError
 from pyspark import RDD, StorageLevel
 
 from tidemill.common.times import duration_ms, to_ms
-from tidemill.errors import GraphError
-from tidemill.spark.combine import Combiner, combine_by_key
-from tidemill.spark.records import (
+from tidemill.errors import ProgramError
+from tidemill.spark.rdds.combine import Combiner, combine_by_key
+from tidemill.spark.session.failures import is_file_already_there
+from tidemill.streaming.graph.node import DStreamNode
+from tidemill.streaming.graph.stateful_node import StatefulNode, StateSnapshotsNode
+from tidemill.streaming.graph.stateless_nodes import OutputNode, TransformedNode
+from tidemill.streaming.pair_operations import PairOperations
+from tidemill.streaming.util import TransformFunction, rddToFileName, with_time
+from tidemill.streaming.window_operations import WindowOperations
+from tidemill.tasks.records import (
     CountRecords,
     CountValues,
     FilterRecords,
@@ -24,12 +30,6 @@ from tidemill.spark.records import (
     RecordStep,
     apply_step,
 )
-from tidemill.streaming.node import DStreamNode
-from tidemill.streaming.nodes import OutputNode, TransformedNode
-from tidemill.streaming.pair_operations import PairOperations
-from tidemill.streaming.stateful_node import StatefulNode, StateSnapshotsNode
-from tidemill.streaming.util import TransformFunction, rddToFileName, with_time
-from tidemill.streaming.window_operations import WindowOperations
 
 if TYPE_CHECKING:
     from tidemill.streaming.context import StreamingContext
@@ -161,7 +161,7 @@ class DStream(PairOperations, WindowOperations, Generic[T_co]):
     def union(self, other: DStream[U]) -> DStream[Any]:
         """All records of both streams."""
         if other._node.slide_ms != self._node.slide_ms:
-            raise GraphError("the two DStream should have same slide duration")
+            raise ProgramError("the two DStream should have same slide duration")
         return self.transformWith(lambda a, b: a.union(b), other)
 
     # -- storage -------------------------------------------------------------------------------
@@ -174,9 +174,9 @@ class DStream(PairOperations, WindowOperations, Generic[T_co]):
         """
         self._node.graph.refuse_change_after_start()
         if not isinstance(name, str) or not name:
-            raise GraphError(f"the name of a stream must be a text, not {name!r}")
+            raise ProgramError(f"the name of a stream must be a text, not {name!r}")
         if name in (".", "..") or len(quote(name, safe="")) > 200:
-            raise GraphError(
+            raise ProgramError(
                 f"{name!r:.100} cannot be the name of a stream: it names a folder, too"
             )
         self._node.name = name
@@ -238,9 +238,9 @@ class DStream(PairOperations, WindowOperations, Generic[T_co]):
         def save(time: datetime, rdd: RDD[Any]) -> None:
             try:
                 rdd.saveAsTextFile(rddToFileName(prefix, suffix, time))
-            except Py4JJavaError as error:
+            except Exception as error:
                 # The batch has been written before: it is being run a second time.
-                if "FileAlreadyExistsException" not in str(error):
+                if not is_file_already_there(error):
                     raise
 
         self.foreachRDD(save)
@@ -267,9 +267,9 @@ class DStream(PairOperations, WindowOperations, Generic[T_co]):
     def _join_streams(self, other: DStream[Any], func: Callable[..., Any]) -> DStream[Any]:
         """A stream of ``func(time, rdd, other's rdd)``."""
         if other._node.graph is not self._node.graph:
-            raise GraphError("two DStreams of different StreamingContexts cannot be combined")
+            raise ProgramError("two DStreams of different StreamingContexts cannot be combined")
         if other._node.slide_ms != self._node.slide_ms:
-            raise GraphError(
+            raise ProgramError(
                 f"the DStreams have different slide durations, {self._node.slide_ms} ms and "
                 f"{other._node.slide_ms} ms: give them the same with window()"
             )

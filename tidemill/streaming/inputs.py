@@ -10,20 +10,20 @@ from pyspark import RDD, SparkContext, StorageLevel
 from tidemill.batches.batch import UNLIMITED
 from tidemill.batches.source import RecordSource
 from tidemill.common.config import FILE_MIN_REMEMBER_MS
-from tidemill.errors import GraphError
+from tidemill.errors import ProgramError
+from tidemill.receivers.connectors.socket_receiver import RawSocketReceiver, SocketReceiver
 from tidemill.receivers.receiver import Receiver
-from tidemill.receivers.socket_receiver import RawSocketReceiver, SocketReceiver
-from tidemill.receivers.source import ReceiverReader
-from tidemill.sources.files import DirectoryReader
-from tidemill.sources.hadoop_directory import absolute_directory
+from tidemill.receivers.record_source import ReceiverReader
+from tidemill.sources.files.hadoop_directory import absolute_directory
+from tidemill.sources.files.record_files import DirectoryReader
 from tidemill.sources.queue import QueueReader, QueueSource, queue_entry
 from tidemill.streaming.dstream import DStream
-from tidemill.streaming.nodes import InputNode
+from tidemill.streaming.graph.stateless_nodes import InputNode
 
 if TYPE_CHECKING:
     from tidemill.common.clock import Clock
     from tidemill.streaming.context import StreamingContext
-    from tidemill.streaming.graph import DStreamGraph
+    from tidemill.streaming.graph.dstream_graph import DStreamGraph
 
 T = TypeVar("T")
 
@@ -63,7 +63,7 @@ class InputStreams:
     def binaryRecordsStream(self, directory: str, recordLength: int) -> DStream[bytes]:
         """Records of ``recordLength`` bytes from files that appear in ``directory``."""
         if isinstance(recordLength, bool) or not isinstance(recordLength, int) or recordLength < 1:
-            raise GraphError(f"recordLength must be at least 1 byte, not {recordLength!r}")
+            raise ProgramError(f"recordLength must be at least 1 byte, not {recordLength!r}")
         return self._input(self._directory_reader(directory, recordLength))
 
     def socketTextStream(
@@ -87,7 +87,9 @@ class InputStreams:
     ) -> DStream[T]:
         """What ``converter`` makes of the bytes that a TCP server sends: it gets them as a file."""
         if not callable(converter):
-            raise GraphError(f"the converter of socketStream must be a function, not {converter!r}")
+            raise ProgramError(
+                f"the converter of socketStream must be a function, not {converter!r}"
+            )
         return self.receiverStream(SocketReceiver(hostname, port, converter, storageLevel))
 
     def rawSocketStream(
@@ -102,7 +104,7 @@ class InputStreams:
     def receiverStream(self, receiver: Receiver) -> DStream[Any]:
         """What a receiver of your own stores: an instance of a subclass of ``Receiver``."""
         if not isinstance(receiver, Receiver):
-            raise GraphError(
+            raise ProgramError(
                 f"receiverStream needs an instance of a subclass of Receiver, not {receiver!r:.100}"
             )
         return self._input(ReceiverReader(receiver))
@@ -111,7 +113,7 @@ class InputStreams:
         self, directory: str, record_length: int | None = None
     ) -> DirectoryReader:
         if not isinstance(directory, str) or not directory:
-            raise GraphError(f"the directory to watch must be a path or a URI, not {directory!r}")
+            raise ProgramError(f"the directory to watch must be a path or a URI, not {directory!r}")
         at_least_ms = FILE_MIN_REMEMBER_MS.read(self._sc.getConf())
         batches = -(-at_least_ms // self._graph.batch_ms)
         return DirectoryReader(

@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.core.rdd import RDD, portable_hash
 
-from tidemill.errors import GraphError
-from tidemill.spark.combine import Combiner, combine_by_key, group_by_key, reduce_partitions
-from tidemill.spark.records import FlatMapValues, MapValues, RecordStep
+from tidemill.errors import ProgramError
+from tidemill.spark.rdds.combine import Combiner, combine_by_key, group_by_key, reduce_partitions
 from tidemill.state.keys import stable_hash
-from tidemill.streaming.map_with_state import MapWithState
+from tidemill.streaming.graph.map_with_state import MapWithState
+from tidemill.streaming.graph.stateful_node import StatefulNode, initial_rdd
+from tidemill.streaming.graph.update_state import UpdateState
 from tidemill.streaming.state_spec import StateSpec
-from tidemill.streaming.stateful_node import StatefulNode, initial_rdd
-from tidemill.streaming.update_state import UpdateState
+from tidemill.tasks.records import FlatMapValues, MapValues, RecordStep
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
     from tidemill.streaming.dstream import DStream, MapWithStateDStream
-    from tidemill.streaming.node import DStreamNode
+    from tidemill.streaming.graph.node import DStreamNode
 
 
 class PairOperations:
@@ -116,7 +116,7 @@ class PairOperations:
         the states of all keys. Needs a checkpoint directory.
         """
         if not callable(updateFunc):
-            raise GraphError(f"updateStateByKey needs a function, not {updateFunc!r}")
+            raise ProgramError(f"updateStateByKey needs a function, not {updateFunc!r}")
         node = StatefulNode(
             self._node,
             UpdateState(updateFunc),
@@ -133,7 +133,7 @@ class PairOperations:
         checkpoint directory.
         """
         if not isinstance(spec, StateSpec):
-            raise GraphError(f"mapWithState needs a StateSpec, not {type(spec).__name__}")
+            raise ProgramError(f"mapWithState needs a StateSpec, not {type(spec).__name__}")
         node = StatefulNode(
             self._node,
             MapWithState(spec._function, spec._timeout_ms),
@@ -160,5 +160,5 @@ def _state_partitions(spark_context: SparkContext, asked_for: int | None) -> int
     if asked_for is None:
         return spark_context.defaultParallelism
     if isinstance(asked_for, bool) or not isinstance(asked_for, int) or asked_for < 1:
-        raise GraphError(f"numPartitions must be at least 1, not {asked_for!r}")
+        raise ProgramError(f"numPartitions must be at least 1, not {asked_for!r}")
     return asked_for

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 from pyspark import RDD
 
 from tidemill.common.times import duration_ms
-from tidemill.errors import GraphError, IllegalStateError
+from tidemill.errors import IllegalStateError, ProgramError
 from tidemill.state.keys import stable_hash
 from tidemill.streaming.util import positional_arguments
 
@@ -53,7 +53,7 @@ class State(Generic[T]):
         """Give the key another state."""
         self._refuse_change("updated")
         if newState is None:
-            raise GraphError("a state cannot be None: call remove() to end it")
+            raise ProgramError("a state cannot be None: call remove() to end it")
         self._value = newState
         self._updated = True
 
@@ -109,7 +109,7 @@ class StateSpec:
     @staticmethod
     def function(mappingFunction: Callable[..., Any]) -> StateSpec:
         if not callable(mappingFunction) or positional_arguments(mappingFunction) not in (3, 4):
-            raise GraphError(
+            raise ProgramError(
                 "StateSpec.function needs a function of (key, value, state), or of "
                 f"(time, key, value, state), not {getattr(mappingFunction, '__name__', mappingFunction)!r}"
             )
@@ -122,13 +122,13 @@ class StateSpec:
     def numPartitions(self, number: int) -> StateSpec:
         """Keep the state in so many partitions, for the whole life of the stream."""
         if isinstance(number, bool) or not isinstance(number, int) or number < 1:
-            raise GraphError(f"numPartitions must be at least 1, not {number!r}")
+            raise ProgramError(f"numPartitions must be at least 1, not {number!r}")
         return self._with(_num_partitions=number)
 
     def partitioner(self, partitionFunc: Callable[[Any], int]) -> StateSpec:
         """Place keys by a function of your own, which must be the same whenever the stream runs."""
         if not callable(partitionFunc):
-            raise GraphError(f"partitioner needs a function of a key, not {partitionFunc!r}")
+            raise ProgramError(f"partitioner needs a function of a key, not {partitionFunc!r}")
         return self._with(_partition_func=partitionFunc)
 
     def timeout(self, idleDuration: float) -> StateSpec:

@@ -12,7 +12,7 @@ from typing import Any
 from pyspark import RDD, SparkContext
 
 from tidemill.common.times import to_datetime, to_ms
-from tidemill.errors import GraphError
+from tidemill.errors import ProgramError
 
 __all__ = ["TransformFunction", "TransformFunctionSerializer", "rddToFileName"]
 
@@ -110,14 +110,14 @@ def rddToFileName(prefix: str, suffix: str | None, timestamp: datetime | int) ->
 def with_time(func: Callable[..., Any], rdds: int, method: str) -> Callable[..., Any]:
     """``func`` as a function of a time and ``rdds`` RDDs, whether or not it wants the time."""
     if not callable(func):
-        raise GraphError(f"{method} needs a function, not {func!r}")
+        raise ProgramError(f"{method} needs a function, not {func!r}")
     arguments = positional_arguments(func)
     if arguments == rdds:
         return lambda _, *args: func(*args)
     if arguments == rdds + 1:
         return func
     what = "one RDD" if rdds == 1 else f"{rdds} RDDs"
-    raise GraphError(
+    raise ProgramError(
         f"{method} needs a function of {what}, or of a time and {what}; "
         f"{getattr(func, '__name__', func)!r} takes {arguments} arguments"
     )

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any
 from pyspark.resultiterable import ResultIterable
 
 from tidemill.common.times import duration_ms
-from tidemill.errors import GraphError
-from tidemill.spark.combine import LISTS, Combiner
-from tidemill.spark.records import CountRecords
-from tidemill.streaming.nodes import WindowedNode
-from tidemill.streaming.reduced_window import BlockNode, ReducedWindowNode
+from tidemill.errors import ProgramError
+from tidemill.spark.rdds.combine import LISTS, Combiner
+from tidemill.streaming.graph.reduced_window import BlockNode, ReducedWindowNode
+from tidemill.streaming.graph.stateless_nodes import WindowedNode
+from tidemill.tasks.records import CountRecords
 
 if TYPE_CHECKING:
     from pyspark import RDD
 
     from tidemill.streaming.context import StreamingContext
     from tidemill.streaming.dstream import DStream
-    from tidemill.streaming.node import DStreamNode
+    from tidemill.streaming.graph.node import DStreamNode
 
 
 class WindowOperations:
@@ -153,7 +153,7 @@ class WindowOperations:
         slide_ms = parent_ms if slide is None else duration_ms(slide, "slideDuration")
         for name, value_ms in (("windowDuration", window_ms), ("slideDuration", slide_ms)):
             if value_ms % parent_ms:
-                raise GraphError(
+                raise ProgramError(
                     f"{name} must be a multiple of the parent DStream's slide (batch) duration: "
                     f"{value_ms} ms is not a multiple of {parent_ms} ms"
                 )

@@ -1,0 +1,93 @@
+"""Servers on loopback for the tests of the RPC, and a client that keeps to no rules."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import flight
+
+from tidemill.common.rpc.client import RpcClient
+from tidemill.common.rpc.server import RpcServer
+from tidemill.common.rpc.signing import HEADER, CallSigner, Endpoint
+
+SECRET = b"between us two and nobody else"
+
+
+class MemoryBlocks:
+    """Blocks in a dict. A block is there when all of it has arrived, and not before."""
+
+    def __init__(self) -> None:
+        self.blocks: dict[str, Any] = {}
+        self.failures: list[BaseException] = []
+        self.requests: list[str] = []
+        self.failed = threading.Event()
+
+    def read(self, name: str) -> Any:
+        self.requests.append(name)
+        if name not in self.blocks:
+            raise FileNotFoundError(f"no block {name}")
+        return self.blocks[name]
+
+    def write(self, name: str, chunks: Iterator[pa.Buffer]) -> None:
+        self.requests.append(name)
+        try:
+            self.blocks[name] = b"".join(chunk.to_pybytes() for chunk in chunks)
+        except BaseException as error:
+            self.failures.append(error)
+            self.failed.set()
+            raise
+
+
+class World:
+    """A server that counts what its handlers get, and clients for it."""
+
+    def __init__(self, handlers: dict[str, Callable[[bytes], bytes]], **options: Any) -> None:
+        self.handled: list[bytes] = []
+        self.blocks = MemoryBlocks()
+        self.server = RpcServer(
+            "127.0.0.1",
+            SECRET,
+            {"echo": self._echo, **handlers},
+            **{"blocks": self.blocks, **options},
+        )
+        self.server.start()
+        self.client = RpcClient(self.server.endpoint, SECRET, timeout_s=60)
+        self.signer = CallSigner(SECRET, self.endpoint.nonce)
+        self.raw = flight.FlightClient((self.endpoint.host, self.endpoint.port))
+
+    @property
+    def endpoint(self) -> Endpoint:
+        return self.server.endpoint
+
+    def _echo(self, body: bytes) -> bytes:
+        self.handled.append(body)
+        return body
+
+    def header(self, kind: str = "call", name: str = "echo", body: bytes = b"hello") -> str:
+        return self.signer.sign(kind, name, body).to_header()
+
+    def raw_call(self, *headers: str, name: str = "echo", body: bytes = b"hello") -> list[Any]:
+        return list(self.raw.do_action((name, body), raw_options(*headers)))
+
+
+def raw_options(*headers: str) -> flight.FlightCallOptions:
+    return flight.FlightCallOptions(
+        timeout=60, headers=[(HEADER.encode(), header.encode()) for header in headers]
+    )
+
+
+@contextmanager
+def world(
+    handlers: dict[str, Callable[[bytes], bytes]] | None = None, **options: Any
+) -> Iterator[World]:
+    it = World(handlers or {}, **options)
+    try:
+        yield it
+    finally:
+        it.client.close()
+        it.raw.close()
+        it.server.stop(timeout_s=60)

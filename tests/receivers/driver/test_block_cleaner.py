@@ -1,0 +1,207 @@
+"""What is deleted of blocks that are done, and what is not."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.receivers.driver.driver_world import FakeCalls, block, segment, slice_of
+from tidemill.checkpoint.local_storage import LocalStorage
+from tidemill.checkpoint.write_ahead_log import segments
+from tidemill.receivers.blocks.block import BlockInfo, BlockPlace
+from tidemill.receivers.blocks.files import BlockFiles, BlockFolders
+from tidemill.receivers.driver.block_cleaner import BlockCleaner
+from tidemill.receivers.executor.block_handler import data_folder
+
+
+@dataclass
+class World:
+    storage: LocalStorage
+    calls: FakeCalls = field(default_factory=FakeCalls)
+
+    def __post_init__(self) -> None:
+        self.cleaner = BlockCleaner(cast(Any, self.calls), None, self.storage)
+
+    def write(self, path: str) -> None:
+        with self.storage.open_write(path) as file:
+            file.write(b"a segment")
+
+    def stored(self, number: int, path: str, stream: int = 0) -> BlockInfo:
+        """A block that a receiver has written to a segment."""
+        if not self.storage.exists(path):
+            self.write(path)
+        return block(number, stream=stream, slice_=slice_of(path))
+
+    def left(self, name: str = "clicks") -> list[str]:
+        return [each.path for each in segments(self.storage, data_folder(name))]
+
+
+@pytest.fixture
+def it(tmp_path: Path) -> World:
+    return World(LocalStorage(str(tmp_path)))
+
+
+def test_a_segment_is_deleted_with_the_last_of_its_blocks(it: World) -> None:
+    old, new = segment(1), segment(2)
+    blocks = [it.stored(0, old), it.stored(1, old), it.stored(2, new)]
+    for each in blocks:
+        it.cleaner.note(each)
+    it.cleaner.clean(blocks[:1])
+    assert it.left() == [old, new]
+    it.cleaner.clean(blocks[1:2])
+    assert it.left() == [new]
+
+
+def test_the_segment_that_is_being_written_stays(it: World) -> None:
+    old, new = segment(1), segment(2)
+    first = it.stored(0, old)
+    it.cleaner.note(first)
+    it.cleaner.clean([first])
+    assert it.left() == [old], "the receiver may be writing the next block to it"
+    second = it.stored(1, new)
+    it.cleaner.note(second)
+    it.cleaner.clean([second])
+    assert it.left() == [new]
+
+
+def test_a_late_block_of_a_replaced_receiver_does_not_hide_the_current_segment(it: World) -> None:
+    old, new = segment(1), segment(2, writer="bb")
+    current, late = it.stored(0, new), it.stored(9, old)
+    it.cleaner.note(current)
+    it.cleaner.note(late)
+    it.cleaner.clean([current])
+    assert it.left() == [old, new]
+    it.cleaner.clean([late])
+    assert it.left() == [new]
+
+
+def test_each_stream_has_its_own_current_segment(it: World) -> None:
+    clicks, views = segment(5), segment(1, "views")
+    for each in (it.stored(0, clicks), it.stored(0, views, stream=1)):
+        it.cleaner.note(each)
+        it.cleaner.clean([each])
+    assert (it.left(), it.left("views")) == ([clicks], [views])
+
+
+def test_after_a_restart_nobody_writes_to_the_segments_that_are_there(it: World) -> None:
+    used, useless = segment(1), segment(2)
+    blocks = [it.stored(0, used), it.stored(1, used)]
+    it.write(useless)
+    it.write(segment(1, "views"))
+    it.write(segment(1, "another-stream"))
+    it.cleaner.restore(blocks)
+    assert (it.left(), it.left("views")) == ([used], [])
+    assert it.left("another-stream") == []  # that the program does not have any more
+    it.cleaner.clean(blocks[:1])
+    assert it.left() == [used]
+    it.cleaner.clean(blocks[1:])
+    assert it.left() == []
+
+
+def test_a_segment_that_cannot_be_deleted_is_tried_again(
+    it: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    old, new = segment(1), segment(2)
+    blocks = [it.stored(0, old), it.stored(1, new), it.stored(2, new)]
+    for each in blocks:
+        it.cleaner.note(each)
+
+    def fail(path: str) -> None:
+        raise OSError(5, "Input/output error", path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(it.storage, "delete", fail)
+        it.cleaner.clean(blocks[:1])
+    assert it.left() == [old, new]
+    assert f"{old} is not needed and cannot be deleted" in caplog.text
+    it.cleaner.clean(blocks[1:2])
+    assert it.left() == [new]
+
+
+def test_copies_are_deleted_where_they_are(it: World) -> None:
+    def places(*servers: str) -> tuple[BlockPlace, ...]:
+        return tuple(BlockPlace(server, "host", "", server) for server in servers)
+
+    blocks = [
+        block(0, slice_=None, places=places("one", "two")),
+        block(1, slice_=None, places=places("two")),
+        block(2, slice_=None, places=places("")),
+    ]
+    it.cleaner.clean(blocks)
+    ids = [each.block_id for each in blocks]
+    assert it.calls.cleanups == [("one", (ids[0],), 0), ("two", (ids[0], ids[1]), 0)]
+
+
+def test_files_of_the_driver_are_deleted(tmp_path: Path) -> None:
+    folders = BlockFolders(None, str(tmp_path / "blocks"), 0)
+    cleaner = BlockCleaner(cast(Any, FakeCalls()), BlockFiles(folders))
+    for n in range(2):
+        (tmp_path / "blocks" / block(n).block_id).write_bytes(b"x")
+    cleaner.note(block(0))
+    cleaner.restore([block(0)])
+    cleaner.clean([block(0), block(7)])
+    assert [path.name for path in (tmp_path / "blocks").iterdir()] == [block(1).block_id]
+
+
+def test_files_that_cannot_be_deleted_are_reported(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folders = BlockFolders(None, str(tmp_path / "blocks"), 0)
+    cleaner = BlockCleaner(cast(Any, FakeCalls()), BlockFiles(folders))
+    (tmp_path / "blocks" / block(0).block_id).mkdir()
+    cleaner.clean([block(0)])
+    assert "blocks that are done cannot be deleted" in caplog.text
+
+
+# -- whatever happens ------------------------------------------------------------------------------
+
+Step = tuple[str, int]
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["store", "roll", "clean", "restart", "report again"]), st.integers(0, 3)
+    ),
+    max_size=40,
+)
+
+
+@given(steps=STEPS, streams=st.integers(1, 2))
+def test_no_segment_is_deleted_that_a_known_block_is_in_or_that_is_written(
+    steps: Sequence[Step], streams: int
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        it = World(LocalStorage(folder))
+        names = ["clicks", "views"][:streams]
+        known: list[BlockInfo] = []
+        rolled = dict.fromkeys(range(streams), 1)
+        counted = 0
+        for step, n in steps:
+            stream = n % streams
+            current = segment(rolled[stream], names[stream])
+            if step == "store":
+                known.append(it.stored(counted, current, stream))
+                it.cleaner.note(known[-1])
+                counted += 1
+            elif step == "roll":
+                rolled[stream] += 1
+            elif step == "report again" and known:
+                it.cleaner.note(known[n % len(known)])
+            elif step == "clean":
+                done, known = known[:n], known[n:]
+                it.cleaner.clean(done)
+            elif step == "restart":
+                it = World(it.storage)
+                it.cleaner.restore(known)
+                rolled = {each: number + 1 for each, number in rolled.items()}
+            left = {path for name in names for path in it.left(name)}
+            assert {each.slice_.path for each in known if each.slice_} <= left
+        # In the end nothing is left but what may be written to.
+        it.cleaner.clean(known)
+        for name in names:
+            assert len(it.left(name)) <= 1

@@ -1,0 +1,110 @@
+"""The session helper, in processes of their own: a Spark session is made once for each."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+import tidemill
+from tidemill.spark.session import session as session_module
+
+UDS = "spark.python.unix.domain.socket.enabled"
+
+
+def run(code: str, tmp_path: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, **environment}
+    env.pop("PYSPARK_PYTHON", None)
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        env={**env, "PYTHONPATH": str(Path(tidemill.__file__).parents[1])},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_a_new_session_is_tuned_quiet_and_runs_workers_in_this_python(tmp_path: Path) -> None:
+    done = run(
+        f"""
+import tidemill, sys
+spark = tidemill.session("mine", master="local[1]", config={{"spark.ui.enabled": False}}, quiet=True)
+conf = spark.sparkContext.getConf()
+print(conf.get("{UDS}"), conf.get("spark.app.name"), conf.get("spark.ui.enabled"))
+worker = spark.sparkContext.parallelize([0], 1).map(lambda _: __import__("sys").prefix).first()
+print(worker == sys.prefix, tidemill.session() is spark)
+print(open(conf.get("tidemill.spark.log")).read().count("log4j") > 0)
+""",
+        tmp_path,
+    )
+    assert done.stdout.splitlines() == ["true mine false", "True True", "True"]
+    assert done.stderr == ""
+
+
+def test_a_setting_of_the_users_is_never_changed(tmp_path: Path) -> None:
+    conf_dir = tmp_path / "conf"
+    conf_dir.mkdir()
+    (conf_dir / "spark-defaults.conf").write_text(f"{UDS} false\nspark.master local[3]\n")
+    done = run(
+        f"""
+import tidemill
+spark = tidemill.session(config={{"spark.ui.enabled": "false"}}, quiet=True)
+print(spark.conf.get("{UDS}"), spark.sparkContext.master, spark.conf.get("spark.app.name"))
+""",
+        tmp_path,
+        SPARK_CONF_DIR=str(conf_dir),
+    )
+    assert done.stdout.split() == ["false", "local[3]", "tidemill"], done.stderr
+
+
+def test_without_java_the_answer_is_one_sentence(tmp_path: Path) -> None:
+    done = run(
+        """
+import tidemill
+from tidemill.errors import SetupError
+try:
+    tidemill.session()
+except SetupError as error:
+    print(error)
+""",
+        tmp_path,
+        PATH=str(tmp_path),
+        JAVA_HOME="",
+    )
+    assert done.stdout.startswith(
+        "Spark needs Java 17 or newer and there is no Java here: install it"
+    )
+    assert done.stdout.count("\n") == 1
+
+
+def test_the_running_session_is_used(spark: SparkSession) -> None:
+    assert tidemill.session("another name") is spark
+
+
+def test_a_slow_session_is_told_once(
+    sc: SparkContext, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session_module, "_warned", False)
+    session_module.warn_if_slow(sc)
+    assert caplog.records == []
+
+    class Slow:
+        def getConf(self) -> dict[str, Any]:
+            return {}
+
+    with caplog.at_level(logging.WARNING):
+        session_module.warn_if_slow(Slow())  # type: ignore[arg-type]
+        session_module.warn_if_slow(Slow())  # type: ignore[arg-type]
+    assert [record.message for record in caplog.records] == [
+        f"{UDS} is off in this Spark session: every batch takes 30 to 100 ms longer than it needs. "
+        "Set it to true before the session starts, or make the session with tidemill.session()."
+    ]

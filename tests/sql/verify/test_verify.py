@@ -1,0 +1,360 @@
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as sql
+
+from tests.sql.batches import Batches, stopped_at_end
+from tests.waiting import wait_for
+from tidemill.errors import IllegalStateError, UnsupportedError
+from tidemill.sql.verify.report import StreamTable, verified
+from tidemill.testing import ManualClock, MemoryStream
+
+
+@pytest.fixture
+def orders() -> Iterator[MemoryStream]:
+    stream = MemoryStream("id long, name string, amount double, at timestamp", keep=True)
+    yield stream
+    stream.close()
+
+
+def order(id: int, name: str = "a", amount: float = 0.1, second: int = 0) -> Row:
+    from datetime import UTC, datetime
+
+    return Row(id=id, name=name, amount=amount, at=datetime.fromtimestamp(second, UTC))
+
+
+Operation = Callable[[DataFrame], DataFrame]
+
+
+class Written:
+    """A query that is fed and verified. Its sink is the memory sink, or files."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        stream: MemoryStream,
+        folder: Path,
+        operation: Operation,
+        mode: str,
+    ) -> None:
+        self.spark = spark
+        self.stream = stream
+        self.folder = folder
+        self.operation = operation
+        self.mode = mode
+
+    def start(self, sink: str = "memory", **settings: Any) -> Any:
+        df = self.operation(self.spark.readStream.format(self.stream.name).load())
+        writer = df.writeStream.outputMode(self.mode).queryName("verified").format(sink)
+        writer = writer.option("checkpointLocation", str(self.folder / "c"))
+        if sink not in ("memory", "noop"):
+            writer = writer.option("path", str(self.folder / "out"))
+        self.query = writer.start()
+        return self.query
+
+    def feed(self, *rows: Row) -> Any:
+        self.stream.add(list(rows))
+        self.query.processAllAvailable()
+        return self.query.verify()
+
+
+@pytest.fixture
+def world(
+    spark: SparkSession, orders: MemoryStream, tmp_path: Path
+) -> Iterator[Callable[[Operation, str], Written]]:
+    made: list[Written] = []
+
+    def make(operation: Operation, mode: str = "append") -> Written:
+        made.append(Written(spark, orders, tmp_path, operation, mode))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.query.stop()
+
+
+def by_name(df: DataFrame) -> DataFrame:
+    return df.groupBy("name").agg(
+        sql.sum("amount").alias("sum"),
+        sql.collect_list("id").alias("ids"),
+        sql.countDistinct("id").alias("different"),
+    )
+
+
+def by_window(df: DataFrame) -> DataFrame:
+    timed = df.withWatermark("at", "10 seconds")
+    return timed.groupBy(sql.window("at", "10 seconds"), "name").count()
+
+
+def test_a_query_without_state_equals_its_batch(world: Callable[..., Written]) -> None:
+    written = world(lambda df: df.where("amount > 1").select("id", sql.upper("name")))
+    written.start()
+    assert written.query.verify().batch_id == -1
+    assert written.feed(order(1, amount=2), order(2))
+    outcome = written.feed(order(3, amount=2), order(3, amount=2))
+    assert (outcome.batch_id, outcome.rows) == (1, 3)
+    assert str(outcome) == "equal: 3 rows, after batch 1, compared with the sink"
+
+
+@pytest.mark.parametrize("mode", ["complete", "update"])
+def test_an_aggregation_equals_its_batch(world: Callable[..., Written], mode: str) -> None:
+    written = world(by_name, mode)
+    written.start()
+    for number in range(3):
+        rows = order(number, "ab"[number % 2], 0.1 * number), order(7, "b", 1e9)
+        written.stream.add(list(rows))
+        written.query.processAllAvailable()
+    outcome = written.query.verify()
+    assert outcome, str(outcome)
+    assert outcome.rows == 2
+    assert "the state" in outcome.compared_with
+    assert ("the sink" in outcome.compared_with) == (mode == "complete")
+
+
+def test_windows_that_are_written_and_those_that_are_open_are_the_batch(
+    world: Callable[..., Written],
+) -> None:
+    written = world(by_window)
+    written.start()
+    assert written.feed(order(1, second=1), order(2, second=12))
+    outcome = written.feed(order(3, second=40))
+    assert outcome, str(outcome)
+    assert outcome.rows == 3
+    assert outcome.compared_with == "the sink and the state"
+    late = written.feed(order(4, second=2))
+    assert not late
+    assert late.late_rows == 1
+    assert [row["count"] for row in late.missing] == [2]
+    assert [row["count"] for row in late.unexpected] == [1]
+    assert "1 rows came late and were dropped: see withWatermark" in str(late)
+
+
+def test_update_mode_compares_what_the_watermark_has_left(world: Callable[..., Written]) -> None:
+    written = world(by_window, "update")
+    written.start()
+    assert written.feed(order(1, second=1))
+    outcome = written.feed(order(3, second=60))
+    assert outcome, str(outcome)
+
+
+def test_of_duplicates_any_row_will_do(world: Callable[..., Written]) -> None:
+    written = world(lambda df: df.dropDuplicates(["id"]))
+    written.start()
+    assert written.feed(order(1, "first"), order(2))
+    assert written.feed(order(1, "second"), order(3))
+    assert written.spark.table("verified").count() == 3
+
+
+def test_columns_that_depend_on_the_order_of_duplicates_cannot_be_compared(
+    world: Callable[..., Written],
+) -> None:
+    written = world(lambda df: df.dropDuplicates(["id"]).select("name"))
+    written.start()
+    with pytest.raises(UnsupportedError, match="select these columns, too"):
+        written.feed(order(1))
+
+
+def test_duplicates_that_are_forgotten_may_come_again(world: Callable[..., Written]) -> None:
+    written = world(
+        lambda df: df.withWatermark("at", "10 seconds").dropDuplicatesWithinWatermark(["id"])
+    )
+    written.start()
+    assert written.feed(order(1))
+    written.feed(order(2, second=100))
+    assert written.feed(order(1, second=100))
+    assert written.spark.table("verified").count() == 3
+
+
+def test_files_are_read_back(world: Callable[..., Written]) -> None:
+    written = world(lambda df: df.where("id > 0").withColumn("day", sql.dayofyear("at")))
+    written.start("parquet")
+    assert written.feed(order(0))
+    assert written.feed(order(1), order(2))
+    assert written.query.verify().rows == 2
+
+
+def test_a_sink_that_somebody_has_changed_is_noticed(world: Callable[..., Written]) -> None:
+    written = world(lambda df: df.select("id", "name"))
+    written.start("parquet")
+    written.feed(order(1), order(2), order(2))
+    (data,) = (written.folder / "out").glob("part-*")
+    changed = written.folder / "changed"
+    rows = [(1, "a"), (2, "a"), (3, "forged")]
+    written.spark.createDataFrame(rows, "id long, name string").coalesce(1).write.parquet(
+        str(changed)
+    )
+    shutil.copy(next(changed.glob("part-*")), data)
+    (written.folder / "out" / f".{data.name}.crc").unlink(missing_ok=True)
+    outcome = written.query.verify()
+    assert not outcome
+    assert [tuple(row) for row in outcome.missing] == [(2, "a")]
+    assert [tuple(row) for row in outcome.unexpected] == [(3, "forged")]
+    assert "in the stream only: Row(id=3, name='forged')" in str(outcome)
+
+
+@pytest.mark.parametrize("mode", ["complete", "update"])
+def test_state_that_somebody_has_changed_is_noticed(
+    world: Callable[..., Written], mode: str
+) -> None:
+    """Here by going back to an older version of it."""
+    written = world(lambda df: df.groupBy("name").count(), mode)
+    written.start("memory")
+    for number in range(3):
+        written.stream.add([order(number)])
+        written.query.processAllAvailable()
+    assert written.query.verify()
+    written.query.stop()
+    before, after = (written.folder / "c" / "commits" / name for name in ("1", "2"))
+    after.write_text(before.read_text())
+    outcome = written.query.verify()
+    assert not outcome
+    assert outcome.compared_with == "the state"
+    assert [tuple(row) for row in outcome.missing] == [("a", 3)]
+    assert [tuple(row) for row in outcome.unexpected] == [("a", 2)]
+
+
+def test_a_query_that_has_stopped_is_verified_from_its_checkpoint(
+    world: Callable[..., Written],
+) -> None:
+    written = world(by_window)
+    written.start("parquet")
+    written.feed(order(1), order(2, second=50))
+    written.query.stop()
+    outcome = written.query.verify()
+    assert outcome, str(outcome)
+    written.start("parquet")
+    assert written.feed(order(3, second=100))
+
+
+def test_a_temporary_checkpoint_is_gone_after_the_query(
+    spark: SparkSession, orders: MemoryStream
+) -> None:
+    query = spark.readStream.format(orders.name).load().writeStream.format("noop").start()
+    query.stop()
+    with pytest.raises(IllegalStateError, match=r"temporary one is\s+deleted"):
+        query.verify()
+
+
+def test_a_query_that_never_rests_is_verified_between_two_batches(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    df = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 10).load()
+    batches = Batches()
+    query = batches.start(df.groupBy((sql.col("value") % 3).alias("k")).count(), mode="update")
+    with stopped_at_end(query):
+        wait_for(lambda: len(batches.rows) > 1, "two batches")
+        for _ in range(2):
+            outcome = query.verify()
+            assert outcome, str(outcome)
+            seen = len(batches.rows)
+            wait_for(lambda before=seen: len(batches.rows) > before, "more")  # type: ignore[misc]
+
+
+def test_the_caller_has_no_traces_of_it(world: Callable[..., Written]) -> None:
+    written = world(by_name, "complete")
+    written.start()
+    sc = written.spark.sparkContext
+    sc.setJobDescription("mine")
+    before = sc._jsc.sc().getLocalProperties().toString()
+    written.feed(order(1))
+    assert sc._jsc.sc().getLocalProperties().toString() == before
+    sc.setLocalProperty("spark.job.description", None)  # type: ignore[arg-type]
+    assert not [
+        rdd for rdd in sc._jsc.getPersistentRDDs().values() if "tidemill" in str(rdd).lower()
+    ]
+
+
+def test_files_and_rates_are_read_again(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    for name in "ab":
+        (tmp_path / "in" / f"{name}.json").write_text(json.dumps({"k": name, "n": 1}) + "\n")
+    files = spark.readStream.schema("k string, n long").json(str(tmp_path / "in"))
+    writer = files.groupBy("k").sum("n").writeStream.outputMode("complete")
+    query = writer.foreachBatch(lambda df, n: df.count()).start()
+    with stopped_at_end(query):
+        query.processAllAvailable()
+        assert query.verify().rows == 2
+    clock = ManualClock()
+    rate = spark.readStream.format("rate").option("rowsPerSecond", 30).option("rampUpTime", 5)
+    writer = rate.load().writeStream.format("parquet").clock(clock)
+    query = writer.option("checkpointLocation", str(tmp_path / "c")).start(str(tmp_path / "out"))
+    with stopped_at_end(query):
+        for _ in range(3):
+            clock.advance(3000)
+            query.processAllAvailable()
+        outcome = query.verify()
+        assert outcome, str(outcome)
+        assert outcome.rows > 30
+
+
+def test_input_that_is_gone_is_said_so(spark: SparkSession, tmp_path: Path) -> None:
+    forgetful = MemoryStream("n long")
+    try:
+        query = Batches().start(spark.readStream.format(forgetful.name).load(), mode="update")
+        with stopped_at_end(query):
+            forgetful.add([(1,)])
+            query.processAllAvailable()
+            with pytest.raises(UnsupportedError, match="keep=True"):
+                query.verify()
+    finally:
+        forgetful.close()
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a").write_text("a\n")
+    query = Batches().start(
+        spark.readStream.text(str(tmp_path / "in")).groupBy("value").count(), mode="update"
+    )
+    with stopped_at_end(query):
+        query.processAllAvailable()
+        (tmp_path / "in" / "a").unlink()
+        outcome = query.verify()  # and the log names the file
+        assert [tuple(row) for row in outcome.unexpected] == [("a", 1)]
+
+
+def test_what_cannot_be_compared_is_refused(spark: SparkSession, orders: MemoryStream) -> None:
+    df = spark.readStream.format(orders.name).load()
+    with stopped_at_end(Batches().start(df)) as _:
+        orders.add([order(1)])
+        (query,) = spark.streams.active
+        query.processAllAvailable()
+        with pytest.raises(UnsupportedError, match="sink cannot be read back"):
+            query.verify()  # type: ignore[attr-defined]
+    now = df.select(sql.current_timestamp())
+    with (
+        stopped_at_end(query := Batches().start(now)),
+        pytest.raises(UnsupportedError, match="asks for the time"),
+    ):
+        query.verify()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        lines = spark.readStream.format("socket").option("host", "127.0.0.1")
+        counted = lines.option("port", server.getsockname()[1]).load().groupBy("value").count()
+        query = Batches().start(counted, mode="complete")
+        with stopped_at_end(query):
+            connection, _ = server.accept()
+            connection.sendall(b"a\n")
+            while not query.lastProgress or not query.lastProgress.numInputRows:
+                query.processAllAvailable()
+            with pytest.raises(UnsupportedError, match="socket stream has given is gone"):
+                query.verify()
+            connection.close()
+
+
+def test_rows_of_every_type_are_compared(spark: SparkSession) -> None:
+    text = """SELECT map('b', 1.0D, 'a', cast('NaN' AS double)) AS m, array(3, 1) AS l,
+        struct(0.1D AS x, array(map(1, 2f)) AS y) AS s, cast(null AS struct<z: double>) AS n,
+        parse_json('{"a": 1}') AS v, X'00' AS b, -0.0D AS zero, 1 AS same, 2 AS same"""
+    rows = spark.sql(text)
+    assert verified(rows, [StreamTable("rows", rows)], 0, 0, range(9))
+    other = spark.sql(text.replace("map(1, 2f)", "map(1, 3f)"))
+    outcome = verified(rows, [StreamTable("rows", other)], 0, 0, range(9))
+    assert len(outcome.missing) == len(outcome.unexpected) == 1
+    twice = rows.unionAll(rows)
+    assert len(verified(rows, [StreamTable("rows", twice)], 0, 0, range(9)).unexpected) == 1
+    assert verified(rows, [StreamTable("rows", twice)], 0, 0, range(9), distinct=True)

@@ -1,0 +1,199 @@
+"""A new program takes over the checkpoint of an old one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.streaming.program.restarts import Runs, save
+from tidemill.errors import UpgradeError
+from tidemill.streaming import StateSpec, StreamingContext
+from tidemill.testing import BatchDriver, ManualClock
+
+Build = Callable[[StreamingContext], None]
+LETTERS = [[letter] for letter in "abcabcabcabc"]
+
+
+def totals(runs: Runs, name: str | None = None, step: int = 1, partitions: int = 2) -> Build:
+    def build(ssc: StreamingContext) -> None:
+        pairs = ssc.queueStream(LETTERS).setName("letters").map(lambda letter: (letter, step))
+        states = pairs.updateStateByKey(lambda new, old: sum(new) + (old or 0), partitions)
+        save(states.setName(name) if name else states, runs.results)
+
+    return build
+
+
+def test_new_functions_go_on_with_old_offsets_and_state(runs: Runs) -> None:
+    runs.run(totals(runs), 4)
+    runs.run(totals(runs, step=100), 2, upgrade=True)
+    assert runs.written()["batch-4"] == [["a", 2], ["b", 1], ["c", 1]]
+    assert runs.written()["batch-6"] == [["a", 2], ["b", 101], ["c", 101]]
+    assert runs.setups == 2
+    # From now on the new program is the one that is recovered.
+    runs.run(totals(runs, step=7), 1)
+    assert runs.written()["batch-7"] == [["a", 102], ["b", 101], ["c", 101]]
+    assert runs.setups == 2
+
+
+def test_unfinished_batches_are_finished_by_the_new_program_with_their_ranges(runs: Runs) -> None:
+    runs.run(totals(runs), 3)
+    before = runs.offsets()
+    (runs.checkpoint / "commits" / "2").unlink()
+    runs.run(totals(runs, step=100), 0, upgrade=True)
+    assert runs.written()["batch-3"] == [["a", 1], ["b", 1], ["c", 100]]
+    assert runs.offsets() == before
+
+
+def test_a_program_of_another_python_or_version_can_be_upgraded(runs: Runs) -> None:
+    runs.run(totals(runs), 2)
+    program = runs.checkpoint / "program"
+    version, header, pickled = program.read_bytes().split(b"\n", 2)
+    header = header.replace(b'"python": "3.', b'"python": "2.')
+    program.write_bytes(b"\n".join([version, header, pickled]))
+    runs.run(totals(runs), 2, upgrade=True)
+    assert runs.written()["batch-4"] == [["a", 2], ["b", 1], ["c", 1]]
+
+
+def test_names_are_carried_over_by_a_mapping_and_stay(runs: Runs) -> None:
+    runs.run(totals(runs), 3)
+    runs.run(totals(runs, "counts"), 1, upgrade={"updateStateByKey-1": "counts"})
+    runs.run(totals(runs, "counts"), 1)
+    runs.run(totals(runs, "sums"), 1, upgrade={"counts": "sums"})
+    assert runs.written()["batch-6"] == [["a", 2], ["b", 2], ["c", 2]]
+    names = [path.name for path in (runs.checkpoint / "state").iterdir()]
+    assert names == ["updateStateByKey-1"]
+
+
+def test_more_streams_in_another_order_begin_anew_beside_the_old_ones(runs: Runs) -> None:
+    def grown(ssc: StreamingContext) -> None:
+        numbers = ssc.queueStream([[n] for n in range(9)]).setName("numbers")
+        spec = StateSpec.function(lambda key, value, state: state.update(value)).initialState(
+            [(7, 7)]
+        )
+        seen = numbers.map(lambda n: (n, n)).mapWithState(spec)
+        save(seen.stateSnapshots(), runs.results, "numbers")
+        totals(runs)(ssc)
+
+    runs.run(totals(runs), 3)
+    runs.run(grown, 2, upgrade=True)
+    assert runs.written()["batch-5"] == [["a", 2], ["b", 2], ["c", 1]]
+    assert runs.written()["numbers-5"] == [[0, 0], [1, 1], [7, 7]]
+    runs.run(grown, 1)
+    assert runs.written()["numbers-6"] == [[0, 0], [1, 1], [2, 2], [7, 7]]
+
+
+def test_an_operator_can_be_dropped_and_its_name_used_again(runs: Runs) -> None:
+    def without(ssc: StreamingContext) -> None:
+        save(ssc.queueStream(LETTERS).setName("letters"), runs.results)
+
+    runs.run(totals(runs), 3)
+    runs.run(without, 1, upgrade={"updateStateByKey-1": None})
+    assert runs.written()["batch-4"] == ["a"]
+    runs.run(totals(runs), 1, upgrade=True)
+    assert runs.written()["batch-5"] == [["b", 1]]
+
+
+def another_source(ssc: StreamingContext) -> None:
+    ssc.queueStream(LETTERS).setName("other").pprint()
+
+
+def test_what_does_not_fit_is_reported_whole_and_nothing_is_changed(
+    runs: Runs, tmp_path: Path
+) -> None:
+    def tree() -> dict[str, bytes]:
+        return {str(p): p.read_bytes() for p in runs.checkpoint.rglob("*") if p.is_file()}
+
+    runs.run(totals(runs), 3)
+    before = tree()
+
+    def attempt(build: Build, upgrade: Any = True) -> str:
+        runs.clock = ManualClock(runs.clock.now_ms())
+        with pytest.raises(UpgradeError) as caught:
+            runs.context(build, upgrade=upgrade).start()
+        assert tree() == before
+        return str(caught.value)
+
+    report = attempt(another_source)
+    assert "letters (queueStream) is not in the new program" in report
+    assert "updateStateByKey-1 (updateStateByKey, 2 partitions) is not in the new program" in report
+    assert "upgrade={'letters': 'its new name'}" in report
+    assert "now has 5 partitions" in attempt(totals(runs, partitions=5))
+    assert "the checkpoint does not have" in attempt(totals(runs), {"nonsense": "x"})
+
+    def another_kind(ssc: StreamingContext) -> None:
+        files = ssc.textFileStream(str(tmp_path)).setName("letters")
+        files.map(lambda x: (x, 1)).updateStateByKey(lambda new, old: old).pprint()
+
+    assert "letters (queueStream) has become letters (textFileStream" in attempt(another_kind)
+
+
+def test_a_directory_stream_must_stay_on_its_directory(runs: Runs, tmp_path: Path) -> None:
+    def reading(directory: str) -> Build:
+        return lambda ssc: ssc.textFileStream(str(tmp_path / directory)).setName("in").pprint()
+
+    runs.run(reading("one"), 1)
+    with pytest.raises(UpgradeError, match="that is another source"):
+        runs.context(reading("two"), upgrade=True).start()
+
+
+def test_the_batch_interval_may_change_where_no_window_looks_back(runs: Runs) -> None:
+    runs.run(totals(runs), 3)
+
+    def faster(build: Build) -> StreamingContext:
+        def setup() -> StreamingContext:
+            ssc = StreamingContext(runs.sc, 0.5, clock=runs.clock)
+            build(ssc)
+            return ssc
+
+        runs.clock = ManualClock(runs.clock.now_ms())
+        ssc = StreamingContext.getOrCreate(str(runs.checkpoint), setup, upgrade=True)
+        runs.contexts.append(ssc)
+        return ssc
+
+    def windowed(ssc: StreamingContext) -> None:
+        totals(runs)(ssc)
+        ssc.queueStream([]).setName("more").window(3).pprint()
+
+    with pytest.raises(UpgradeError, match="1000 to 500 ms, and window at"):
+        faster(windowed).start()
+    ssc = faster(totals(runs))
+    ssc.start()
+    BatchDriver(ssc, runs.clock).run(2)
+    assert runs.written()["batch-4"] == [["a", 2], ["b", 2], ["c", 1]]
+    ssc.stop(stopSparkContext=False)
+
+
+def test_windows_look_back_across_an_upgrade(runs: Runs) -> None:
+    def windowed(mark: str) -> Build:
+        def build(ssc: StreamingContext) -> None:
+            letters = ssc.queueStream(LETTERS).setName("letters")
+            save(letters.window(3).map(lambda letter: mark + letter), runs.results)
+
+        return build
+
+    runs.run(windowed("1"), 4)
+    runs.run(windowed("2"), 1, upgrade=True)
+    assert runs.written()["batch-4"] == ["1a", "1b", "1c"]
+    assert runs.written()["batch-5"] == ["2a", "2b", "2c"]
+
+
+def test_upgrading_nothing_is_a_first_start(runs: Runs) -> None:
+    runs.run(totals(runs), 1, upgrade=True)
+    assert runs.written()["batch-1"] == [["a", 1]]
+
+
+def test_a_partition_function_cannot_change(runs: Runs) -> None:
+    def placed(place: Callable[[Any], int]) -> Build:
+        def build(ssc: StreamingContext) -> None:
+            pairs = ssc.queueStream(LETTERS).map(lambda letter: (letter, 1))
+            pairs.updateStateByKey(lambda new, old: 1, 2, partitionFunc=place).pprint()
+
+        return build
+
+    runs.run(placed(ord), 3)
+    runs.run(placed(lambda key: ord(key)), 1, upgrade=True)
+    with pytest.raises(UpgradeError, match="partition function of updateStateByKey at"):
+        runs.context(placed(lambda key: ord(key) + 1), upgrade=True).start()

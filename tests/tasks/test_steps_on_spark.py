@@ -1,0 +1,190 @@
+"""The steps in the tasks of a real Spark: local properties reach them, and their reports the driver."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark import SparkContext
+from pyspark.errors import PythonException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from tests.tasks.test_steps import Numbers
+from tidemill.checkpoint.local_storage import LocalStorage
+from tidemill.errors import IllegalStateError
+from tidemill.state.operators import StateOperators
+from tidemill.state.partition_state import OperatorState
+from tidemill.state.reports import ReportsParam, take_state_reports
+from tidemill.tasks.aggregate import AggregateRestoreStep, AggregateSaveStep
+from tidemill.tasks.batch_context import BatchContext, batch_property, splits_property
+from tidemill.tasks.deduplicate import DeduplicateStep
+from tidemill.tasks.event_time import EventTime
+from tidemill.tasks.fetch import FetchStep, rows_accumulator, take_rows
+
+RUN = "run-7"
+PARTITIONS = 2
+MINUTE_US = 60_000_000
+
+
+class World:
+    """A query by hand: the same functions for every batch, and local properties that say which."""
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        self.spark = spark
+        self.sc: SparkContext = spark.sparkContext
+        self.reports: Any = self.sc.accumulator({}, ReportsParam())
+        self.rows: Any = rows_accumulator(self.sc)
+        self.operators = StateOperators(LocalStorage(str(folder)), "query", {"op": True}, {-1: {}})
+        self.batch_id = 0
+
+    @property
+    def state(self) -> OperatorState:
+        return self.operators.state_of("op")
+
+    def run(self, query: DataFrame, tasks: int = PARTITIONS, **fields: Any) -> list[Any]:
+        context = BatchContext(
+            self.batch_id,
+            0,
+            base={"op": self.operators.base("op", self.batch_id, PARTITIONS)},
+            splits={"numbers": [[(self.batch_id, task)] for task in range(tasks)]},
+            **fields,
+        )
+        context.publish(self.sc, RUN)
+        # Planned anew: Spark does not run stages again whose output it has.
+        return sorted(map(tuple, query.select("*").collect()), key=repr)
+
+    def commit(self) -> Any:
+        reports = take_state_reports(self.reports.value, "op", self.batch_id, PARTITIONS)
+        self.operators.written("op", self.batch_id, reports)
+        self.operators.committed(self.batch_id)
+        self.batch_id += 1
+        return reports
+
+
+@pytest.fixture
+def world(spark: SparkSession, tmp_path: Path) -> Iterator[World]:
+    made = World(spark, tmp_path)
+    # A state partition is a task: Spark must not put several into one.
+    adaptive = spark.conf.get("spark.sql.adaptive.enabled")
+    spark.conf.set("spark.sql.adaptive.enabled", "false")
+    yield made
+    spark.conf.set("spark.sql.adaptive.enabled", str(adaptive))
+    for name in (batch_property(RUN), splits_property(RUN)):
+        made.sc.setLocalProperty(name, None)  # type: ignore[arg-type]
+
+
+class Minutes(Numbers):
+    """``(k, t)`` ten times in each split: two keys, one window for each batch."""
+
+    def __init__(self) -> None:
+        super().__init__("k string, t timestamp", {})
+
+    def split_reader(self) -> Any:
+        def read(split: Any) -> Iterator[pa.RecordBatch]:
+            batch_id, _ = split
+            times = pa.array([batch_id * MINUTE_US + 1] * 10, pa.timestamp("us", "UTC"))
+            yield pa.record_batch({"k": pa.array(["a", "b"] * 5), "t": times})
+
+        return read
+
+
+def stream(world: World, tasks: int = PARTITIONS) -> DataFrame:
+    fetch = FetchStep(RUN, "numbers", Minutes(), world.rows)
+    return world.spark.range(0, tasks, 1, tasks).mapInArrow(fetch, "k string, t timestamp")
+
+
+def counted(world: World, mode: str, single: bool) -> DataFrame:
+    """As the compiler has it, with Spark's own functions around the steps."""
+    tasks = 1 if single else PARTITIONS
+    keyed = (
+        stream(world, tasks)
+        .select(F.window("t", "1 minute").alias("w"), "k", F.lit(1).cast("long").alias("n"))
+        .groupBy("w", "k")
+        .agg(F.sum("n").alias("n"))
+    )
+    names = list(keyed.columns)
+    schema = to_arrow_schema(keyed.schema, timezone="UTC")
+    ddl = "w struct<start: timestamp, end: timestamp>, k string, n long"
+    time = EventTime(0, of_window=True)
+    restore = AggregateRestoreStep(RUN, world.state, schema, 2, PARTITIONS, time, world.reports)
+    save = AggregateSaveStep(RUN, world.state, schema, 2, PARTITIONS, mode, time, world.reports)
+    place = F.pmod(F.hash("w", "k"), F.lit(PARTITIONS)).cast("int").alias("p")
+    if not single:
+        merged = (
+            keyed.repartition(PARTITIONS, "w", "k").mapInArrow(restore, ddl).groupBy("w", "k")
+        ).agg(F.sum("n").alias("n"))
+        return merged.repartition(PARTITIONS, "w", "k").mapInArrow(save, ddl)
+    placed = keyed.select(*names, place).coalesce(1).mapInArrow(restore, f"{ddl}, p int")
+    merged = placed.drop("p").groupBy("w", "k").agg(F.sum("n").alias("n"))
+    return merged.select(*names, place).coalesce(1).mapInArrow(save, ddl)
+
+
+def totals(rows: list[Any]) -> list[Any]:
+    return [(w["end"].minute, k, n) for w, k, n in rows]
+
+
+@pytest.mark.parametrize("single", [False, True])
+def test_an_aggregation_batch_by_batch(world: World, single: bool) -> None:
+    query = counted(world, "append", single)
+    tasks = 1 if single else PARTITIONS
+    each = 5 * tasks
+    assert world.run(query, tasks, single=single) == []
+    assert take_rows(world.rows, "numbers", 0) == 2 * each
+    reports = world.commit()
+    assert sum(report.keys_total for report in reports) == 2
+    # Everything runs twice; the first report counts.
+    for _ in range(2):
+        rows = world.run(query, tasks, single=single, evict_ms=60_000)
+        assert totals(rows) == [(1, "a", each), (1, "b", each)]
+    assert take_rows(world.rows, "numbers", 1) == 2 * each
+    reports = world.commit()
+    assert sum(report.keys_total for report in reports) == 2
+    assert sum(report.rows_removed for report in reports) == 2
+    rows = world.run(query, tasks, single=single, late_ms=180_000, evict_ms=180_000)
+    assert totals(rows) == [(2, "a", each), (2, "b", each)]
+    reports = world.commit()
+    assert sum(report.rows_dropped_late for report in reports) == 2
+    assert sum(report.keys_total for report in reports) == 0
+
+
+def test_duplicates(world: World) -> None:
+    arrow = to_arrow_schema(stream(world).schema, timezone="UTC")
+    step = DeduplicateStep(
+        RUN, world.state, arrow, [0, 1], PARTITIONS, EventTime(1), None, world.reports
+    )
+    query = (
+        stream(world).repartition(PARTITIONS, "k", "t").mapInArrow(step, "k string, t timestamp")
+    )
+    assert [k for k, _ in world.run(query)] == ["a", "b"]
+    world.commit()
+    assert [k for k, _ in world.run(query)] == ["a", "b"]
+    assert sum(report.keys_total for report in world.commit()) == 4
+
+
+def test_each_branch_of_a_union_reads_its_own_splits(world: World) -> None:
+    both = stream(world).union(stream(world)).coalesce(1)
+    assert len(world.run(both)) == 40
+    assert take_rows(world.rows, "numbers", 0) == 20  # of one source, read twice
+
+
+def test_tasks_that_are_not_those_of_the_state_are_refused(world: World) -> None:
+    arrow = to_arrow_schema(stream(world).schema, timezone="UTC")
+    step = DeduplicateStep(RUN, world.state, arrow, [0], PARTITIONS, None, None, world.reports)
+    rows = stream(world)
+    states = rows.repartition(PARTITIONS, "k").mapInArrow(step, "k string, t timestamp")
+    with pytest.raises(PythonException, match="has shifted the tasks"):
+        world.run(rows.union(states))
+    # Several partitions in one task look like one: nobody has reported the other.
+    world.run(states.coalesce(1))
+    with pytest.raises(IllegalStateError, match="no task has reported the state"):
+        world.commit()
+
+
+def test_rows_are_of_batches_only(world: World) -> None:
+    with pytest.raises(PythonException, match="no batch of the query with run id"):
+        stream(world).collect()

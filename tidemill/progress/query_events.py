@@ -1,0 +1,89 @@
+"""What the listeners of queries are told: PySpark's own event objects, over Tidemill's listener bus.
+
+A subclass of ``pyspark.sql.streaming.StreamingQueryListener`` works unchanged::
+
+    class Speed(StreamingQueryListener):
+        def onQueryStarted(self, event): ...
+        def onQueryProgress(self, event):
+            print(event.progress.processedRowsPerSecond)
+        def onQueryTerminated(self, event): ...
+
+    spark.streams.addListener(Speed())
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from uuid import UUID
+
+from pyspark.sql.streaming.listener import (
+    QueryIdleEvent,
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryProgress,
+)
+
+from tidemill.progress.events import StreamEvent
+
+
+@dataclass(frozen=True)
+class QueryEvent(StreamEvent):
+    """An event on the bus, with PySpark's object in it."""
+
+    event: QueryStartedEvent | QueryProgressEvent | QueryIdleEvent | QueryTerminatedEvent
+
+    def for_listener(self) -> object:
+        return self.event
+
+
+class QueryStarted(QueryEvent):
+    listener_method = "onQueryStarted"
+
+
+class QueryProgressed(QueryEvent):
+    listener_method = "onQueryProgress"
+
+
+class QueryIdle(QueryEvent):
+    listener_method = "onQueryIdle"
+
+
+class QueryTerminated(QueryEvent):
+    listener_method = "onQueryTerminated"
+
+
+def query_started(query_id: str, run_id: str, name: str | None, time_ms: int) -> QueryStarted:
+    return QueryStarted(
+        QueryStartedEvent.fromJson(
+            {"id": query_id, "runId": run_id, "name": name, "timestamp": iso_millis(time_ms)}
+        )
+    )
+
+
+def query_progressed(progress: StreamingQueryProgress) -> QueryProgressed:
+    return QueryProgressed(QueryProgressEvent(progress))
+
+
+def query_idle(query_id: str, run_id: str, time_ms: int) -> QueryIdle:
+    return QueryIdle(QueryIdleEvent(UUID(query_id), UUID(run_id), iso_millis(time_ms)))
+
+
+def query_terminated(
+    query_id: str, run_id: str, error: BaseException | None, condition: str | None
+) -> QueryTerminated:
+    """``error`` is what the query ended with, as users get it from ``query.exception()``; ``condition`` is
+    Spark's name for it, if it has one.
+    """
+    text = None if error is None else str(error)
+    return QueryTerminated(QueryTerminatedEvent(UUID(query_id), UUID(run_id), text, condition))
+
+
+def iso_millis(time_ms: int) -> str:
+    """
+    >>> iso_millis(1_600_000_000_007)
+    '2020-09-13T12:26:40.007Z'
+    """
+    seconds = datetime.fromtimestamp(time_ms // 1000, UTC)
+    return f"{seconds:%Y-%m-%dT%H:%M:%S}.{time_ms % 1000:03d}Z"

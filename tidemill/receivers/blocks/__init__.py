@@ -1,0 +1,1 @@
+"""Blocks: their format, their files, and how they are read from another process."""

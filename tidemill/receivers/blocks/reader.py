@@ -1,0 +1,119 @@
+"""Reading a block inside a task, from the nearest place that has it."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from tidemill.checkpoint.log_records import LogSlice
+from tidemill.checkpoint.storage import open_storage
+from tidemill.checkpoint.write_ahead_log import read_record
+from tidemill.errors import BlockLostError, CheckpointError, RpcError, RpcUnavailableError
+from tidemill.receivers.blocks.block import BlockInfo, BlockPlace
+from tidemill.receivers.blocks.files import map_block
+from tidemill.receivers.blocks.format import decode
+from tidemill.tasks.worker import tune_worker
+
+if TYPE_CHECKING:
+    from tidemill.common.rpc.client import RpcClient
+
+logger = logging.getLogger(__name__)
+
+_clients: dict[str, RpcClient] = {}
+
+
+@dataclass(frozen=True)
+class BlockReader:
+    """``mapPartitionsWithIndex`` function: the blocks of a task to their records.
+
+    ``directory`` has the write-ahead log, ``secret`` opens the block servers.
+    """
+
+    directory: str | None
+    secret: bytes
+
+    def __call__(self, _: int, groups: Iterable[tuple[BlockInfo, ...]]) -> Iterator[Any]:
+        tune_worker()
+        for blocks in groups:
+            for block in blocks:
+                yield from decode(self.fetch(block))
+
+    def fetch(self, block: BlockInfo) -> pa.Buffer:
+        """The bytes of a block.
+
+        1. A file of this host: it is mapped.
+        2. Another host's block server.
+        3. The write-ahead log.
+
+        What is found is compared with what the driver was told: bytes that differ are not that block, and
+        are not unpickled.
+        """
+        tried = []
+        for where, read in self._places(block):
+            try:
+                return _checked(block, read())
+            except (RpcError, CheckpointError, OSError, ValueError) as error:
+                tried.append(f"{where}: {_short(error)}")
+                logger.warning("block %s is not read from %s", block.block_id, tried[-1])
+        remedy = (
+            "Restore the write-ahead log from a backup."
+            if block.slice_ is not None
+            else "It was not in a write-ahead log, and the executors that had it are gone: to survive that, "
+            "give the stream a checkpoint directory and leave "
+            "spark.streaming.receiver.writeAheadLog.enable on."
+        )
+        raise BlockLostError(
+            f"block {block.block_id} with {block.records} records cannot be read "
+            f"({'; '.join(tried) or 'no place is known that has it'}). {remedy}"
+        )
+
+    def _places(self, block: BlockInfo) -> Iterator[tuple[str, Callable[[], pa.Buffer]]]:
+        """Where to look, and how, in this order."""
+        for place in block.places:  # 1
+            if place.path:
+                yield place.path, partial(map_block, place.path)
+        for place in block.places:  # 2
+            if place.server:
+                where = f"executor {place.executor_id} on {place.host}"
+                yield where, partial(self._read_remote, place, block.block_id)
+        if block.slice_ is not None and self.directory is not None:  # 3
+            yield "write-ahead log", partial(_read_log, self.directory, block.slice_)
+
+    def _read_remote(self, place: BlockPlace, block_id: str) -> pa.Buffer:
+        try:
+            return self._client(place).read_block(block_id)
+        except RpcUnavailableError:
+            _clients.pop(place.server, None)
+            raise
+
+    def _client(self, place: BlockPlace) -> RpcClient:
+        from tidemill.common.rpc.client import RpcClient  # imports gRPC, which few tasks need
+        from tidemill.common.rpc.signing import Endpoint
+
+        # Workers live from batch to batch, and so do their connections.
+        if place.server not in _clients:
+            _clients[place.server] = RpcClient(Endpoint.parse(place.server), self.secret)
+        return _clients[place.server]
+
+    def __repr__(self) -> str:
+        return f"BlockReader({self.directory!r})"
+
+
+def _read_log(directory: str, slice_: LogSlice) -> pa.Buffer:
+    return pa.py_buffer(read_record(open_storage(directory), slice_))
+
+
+def _checked(block: BlockInfo, data: pa.Buffer) -> pa.Buffer:
+    if hashlib.sha256(data).hexdigest() != block.sha256:
+        raise ValueError("its bytes are not those that were stored")
+    return data
+
+
+def _short(error: Exception) -> str:
+    return str(getattr(error, "strerror", None) or error) or type(error).__name__

@@ -1,0 +1,1 @@
+"""The receivers that Tidemill brings along, one protocol each."""

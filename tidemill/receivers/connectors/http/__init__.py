@@ -1,0 +1,1 @@
+"""A receiver that others post to over HTTP."""

@@ -1,0 +1,200 @@
+"""Between the requests of an HTTP receiver and the blocks that it stores."""
+
+from __future__ import annotations
+
+import enum
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tidemill.common.clock import Clock
+from tidemill.errors import IllegalStateError
+from tidemill.receivers.executor.block_generator import MAX_BLOCK_BYTES
+
+
+class Progress(enum.Enum):
+    WAITING = "waiting"  # in the queue: can be taken back, as if it had never come
+    STORING = "storing"  # in a block that is being stored: nobody knows yet
+    SAFE = "safe"  # in a block that the driver has taken over
+    NOT_STORED = "not stored"  # nothing of it is kept
+    UNCERTAIN = "uncertain"  # it could not be stored, as far as one can tell from here
+
+
+class ClosedError(Exception):
+    """Nothing is taken in any more."""
+
+
+class KeyReusedError(Exception):
+    """The key of an earlier body came with another body."""
+
+
+@dataclass(eq=False)
+class Submission:
+    """The records of one request, which become safe together. ``digest`` is that of its body."""
+
+    records: Sequence[Any]
+    size: int
+    key: str | None = None
+    digest: bytes = b""
+    progress: Progress = Progress.WAITING
+    finished: threading.Event = field(default_factory=threading.Event)
+
+
+class Intake:
+    """Stores what requests bring, many of them in one block.
+
+    A thread of its own repeats:
+
+    1. wait until a request has come, and until ``gather_ms`` have gone by since the last block;
+    2. take all that wait by then, up to the size of a block, and store them as one list;
+    3. tell each of them.
+
+    So a lone request is stored at once, and any number of requests makes no more than one block
+    in ``gather_ms``. A request is never spread over two blocks: all of it is stored, or nothing.
+
+    ``on_failure`` is told what could not be stored.
+    """
+
+    def __init__(
+        self,
+        store: Callable[[list[Any]], None],
+        on_failure: Callable[[str, BaseException], None],
+        clock: Clock,
+        *,
+        gather_ms: int,
+        remembered_keys: int,
+        max_block_bytes: int = MAX_BLOCK_BYTES,
+    ) -> None:
+        self._store = store
+        self._on_failure = on_failure
+        self._clock = clock
+        self._gather_ms = gather_ms
+        self._remembered_keys = remembered_keys
+        self._max_block_bytes = max_block_bytes
+        self._changed = threading.Condition()
+        self._queue: deque[Submission] = deque()
+        self._is_closed = False
+        self._by_key: dict[str, Submission] = {}  # those that are waiting or being stored
+        self._safe_keys: OrderedDict[str, tuple[bytes, int]] = OrderedDict()
+        self._thread = threading.Thread(target=self._run, name="tidemill-http-intake", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    @property
+    def is_closed(self) -> bool:
+        return self._is_closed
+
+    # -- requests ------------------------------------------------------------------------------
+
+    def submit(
+        self, records: Sequence[Any], size: int, key: str | None = None, digest: bytes = b""
+    ) -> tuple[Submission, bool]:
+        """Queue records to be stored. True: they came before with the same key, and this is that one."""
+        with self._changed:
+            if key is not None and (earlier := self._earlier(key, digest)) is not None:
+                return earlier, True
+            if self._is_closed:
+                raise ClosedError
+            submission = Submission(records, size, key, digest)
+            if not records:
+                self._finish(submission, Progress.SAFE)
+                return submission, False
+            if key is not None:
+                self._by_key[key] = submission
+            self._queue.append(submission)
+            self._changed.notify_all()
+            return submission, False
+
+    def wait(self, submission: Submission, timeout_s: float) -> Progress:
+        """What has become of it. What only waits by then is taken back."""
+        submission.finished.wait(timeout_s)
+        with self._changed:
+            if submission.progress is Progress.WAITING:
+                self._queue.remove(submission)
+                self._finish(submission, Progress.NOT_STORED)
+            return submission.progress
+
+    def _earlier(self, key: str, digest: bytes) -> Submission | None:
+        if key in self._safe_keys:
+            safe_digest, records = self._safe_keys[key]
+            earlier = Submission(range(records), 0, key, safe_digest, Progress.SAFE)
+            earlier.finished.set()
+        elif key in self._by_key:
+            earlier = self._by_key[key]
+        else:
+            return None
+        if earlier.digest != digest:
+            raise KeyReusedError
+        return earlier
+
+    def _finish(self, submission: Submission, progress: Progress) -> None:
+        submission.progress = progress
+        if submission.key is not None:
+            self._by_key.pop(submission.key, None)
+            if progress is Progress.SAFE:
+                self._safe_keys[submission.key] = (submission.digest, len(submission.records))
+                while len(self._safe_keys) > self._remembered_keys:
+                    self._safe_keys.popitem(last=False)
+        submission.finished.set()
+
+    # -- blocks --------------------------------------------------------------------------------
+
+    def close(self, timeout_s: float) -> bool:
+        """Take nothing more, give back what waits, and wait for the block that is being stored.
+
+        False if that is not decided within ``timeout_s``.
+        """
+        with self._changed:
+            self._is_closed = True
+            while self._queue:
+                self._finish(self._queue.popleft(), Progress.NOT_STORED)
+            self._changed.notify_all()
+        self._clock.interrupt_waiters()
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        next_ms = 0
+        while True:
+            with self._changed:  # 1
+                self._changed.wait_for(lambda: self._queue or self._is_closed)
+            if not self._clock.wait_till(next_ms, lambda: self._is_closed):
+                return
+            next_ms = self._clock.now_ms() + self._gather_ms
+            group = self._take()  # 2
+            if not group:
+                continue
+            progress = self._store_group(group)
+            with self._changed:  # 3
+                for submission in group:
+                    self._finish(submission, progress)
+
+    def _take(self) -> list[Submission]:
+        group: list[Submission] = []
+        size = 0
+        with self._changed:
+            while self._queue and (
+                not group or size + self._queue[0].size <= self._max_block_bytes
+            ):
+                submission = self._queue.popleft()
+                submission.progress = Progress.STORING
+                size += submission.size
+                group.append(submission)
+        return group
+
+    def _store_group(self, group: list[Submission]) -> Progress:
+        try:
+            self._store([record for one in group for record in one.records])
+            return Progress.SAFE
+        except Exception as error:
+            if self._is_closed and isinstance(error, IllegalStateError):
+                return Progress.NOT_STORED  # it waited for its turn when the receiver was stopped
+            self._on_failure(
+                f"what {len(group)} requests sent could not be stored: they are told to send it again",
+                error,
+            )
+            # The driver may have it, and its answer was lost on the way.
+            return Progress.UNCERTAIN

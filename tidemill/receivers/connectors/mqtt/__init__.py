@@ -1,0 +1,1 @@
+"""A receiver that subscribes to an MQTT broker."""

@@ -1,0 +1,187 @@
+"""A receiver that subscribes to topics of an MQTT broker."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark import StorageLevel
+
+from tidemill.errors import OptionError, ReceiverError
+from tidemill.receivers.receiver import Receiver
+
+if TYPE_CHECKING:
+    from tidemill.receivers.connectors.mqtt.session import MqttSession
+
+PROTOCOLS = ("5", "3.1.1")
+DRAIN_S = 5.0
+NEVER_S = 0xFFFFFFFF
+
+
+@dataclass(frozen=True)
+class MqttTls:
+    """Files on the executors, in PEM. Without ``ca_file``, the authorities that the system trusts.
+
+    ``cert_file`` and ``key_file`` are for brokers that ask clients for a certificate.
+    """
+
+    ca_file: str | None = None
+    cert_file: str | None = None
+    key_file: str | None = None
+
+
+class MqttReceiver(Receiver):
+    """Subscribes to topics, and stores messages as ``Row(topic=str, payload=bytes)``::
+
+        readings = ssc.receiverStream(
+            MqttReceiver("broker", topics="plant/+/temperature", client_id="plant-monitor")
+        )
+        readings.map(lambda message: (message.topic, float(message.payload))).pprint()
+
+    A message is acknowledged to the broker when it is safe. The session is persistent: what has not
+    been acknowledged when the receiver or the broker dies, and what is published while the receiver is
+    away, is delivered later. So with ``qos=1`` no message is lost, and one may come twice.
+
+    Needs paho-mqtt on the executors: ``pip install 'tidemill[mqtt]'``.
+
+    Parameters:
+        host, port: the broker.
+        topics: a topic filter, or a list of them. Receivers share the messages of ``$share/name/filter``.
+        client_id: the name of the session at the broker. It must stay the same from run to run, and no
+            other client may have it.
+        qos: 1, or 0 for messages that may be lost. (With QoS 2 a broker forgets a message before it is
+            safe here. What is published with QoS 2 arrives with 1.)
+        username, password: a function as the password is called on the executor; then the password is
+            not in the checkpoint.
+        tls: True, or a :class:`MqttTls`. The usual port is 8883 then.
+        protocol: ``"5"`` or ``"3.1.1"``.
+        max_inflight: a broker has at most so many messages delivered that are not acknowledged yet. This
+            needs protocol 5; with 3.1.1 the broker decides (Mosquitto: ``max_inflight_messages``, 20).
+        session_expiry_s: how long the broker keeps the session of a receiver that does not come back.
+            None: for ever, as with protocol 3.1.1.
+        keepalive_s: how soon a dead connection is noticed.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int = 1883,
+        *,
+        topics: str | Sequence[str],
+        client_id: str,
+        qos: int = 1,
+        username: str | None = None,
+        password: str | Callable[[], str] | None = None,
+        tls: bool | MqttTls = False,
+        protocol: str = "5",
+        max_inflight: int = 1000,
+        session_expiry_s: int | None = None,
+        keepalive_s: int = 60,
+        storageLevel: StorageLevel = StorageLevel.MEMORY_AND_DISK_2,
+    ) -> None:
+        super().__init__(storageLevel)
+        if not isinstance(host, str) or not host:
+            raise OptionError(f"the host of the broker must be a name or an address, not {host!r}")
+        _check_whole("the port of the broker", port, 1, 65535)
+        _check_whole("max_inflight", max_inflight, 1, 65535)
+        _check_whole("keepalive_s", keepalive_s, 1, 65535)
+        if session_expiry_s is not None:
+            _check_whole("session_expiry_s", session_expiry_s, 1, NEVER_S)
+        if not isinstance(client_id, str) or not client_id:
+            raise OptionError(
+                "an MQTT receiver needs a client_id of its own that stays the same from run to run: "
+                f"the broker keeps its messages by it; not {client_id!r}"
+            )
+        if qos not in (0, 1) or isinstance(qos, bool):
+            raise OptionError(
+                f"qos must be 0 or 1, not {qos!r}: with 2, the broker forgets messages before they are "
+                "safe here, and what is published with 2 arrives with 1"
+            )
+        if protocol not in PROTOCOLS:
+            raise OptionError(f"the protocol must be '5' or '3.1.1', not {protocol!r}")
+        if password is not None and username is None:
+            raise OptionError("a password needs a username")
+        if not isinstance(tls, (bool, MqttTls)):
+            raise OptionError(f"tls must be True, False or a MqttTls, not {tls!r}")
+        self.topics = _topic_filters(topics)
+        self.host = host
+        self.port = port
+        self.client_id = client_id
+        self.qos = qos
+        self.username = username
+        self._password = password
+        self.tls = MqttTls() if tls is True else tls or None
+        self.protocol = protocol
+        self.max_inflight = max_inflight
+        self.session_expiry_s = NEVER_S if session_expiry_s is None else session_expiry_s
+        self.keepalive_s = keepalive_s
+        self._session: MqttSession | None = None
+        self._was_connected = False
+
+    @property
+    def where(self) -> str:
+        return f"the MQTT broker at {self.host}:{self.port}"
+
+    def password(self) -> str | None:
+        return self._password() if callable(self._password) else self._password
+
+    def onStart(self) -> None:
+        try:
+            from tidemill.receivers.connectors.mqtt.session import MqttSession
+        except ModuleNotFoundError as error:
+            if error.name is None or error.name.split(".")[0] != "paho":
+                raise
+            raise ReceiverError(
+                "an MQTT receiver needs paho-mqtt, which this executor does not have: "
+                "pip install 'tidemill[mqtt]' on all of them"
+            ) from None
+        session = MqttSession(self)
+        self._session = session
+        threading.Thread(target=session.run, name="tidemill-mqtt", daemon=True).start()
+
+    def onStop(self) -> None:
+        """What has arrived becomes safe and is acknowledged, within reason; the broker keeps the rest."""
+        session, self._session = self._session, None
+        if session is not None:
+            session.close(DRAIN_S)
+
+    # -- what the session tells ----------------------------------------------------------------
+
+    def on_connected(self, has_session: bool) -> None:
+        if self._was_connected and not has_session:
+            self.reportError(
+                f"{self.where} had forgotten the session of {self.client_id!r}: what was published "
+                "while the receiver was not connected is lost"
+            )
+        self._was_connected = True
+
+    def on_ended(self, message: str, delay_s: float | None, error: BaseException | None) -> None:
+        if not self.isStopped():
+            self.restart(message, error, delay_s)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_session": None, "_was_connected": False}
+
+
+def _check_whole(name: str, value: Any, least: int, most: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise OptionError(f"{name} must be a whole number from {least} to {most}, not {value!r}")
+
+
+def _topic_filters(topics: Any) -> tuple[str, ...]:
+    filters = (topics,) if isinstance(topics, str) else tuple(topics)
+    if not filters:
+        raise OptionError("an MQTT receiver needs at least one topic")
+    for filter_ in filters:
+        if not isinstance(filter_, str) or not filter_ or "\0" in filter_:
+            raise OptionError(f"a topic must be a text, not {filter_!r}")
+        levels = filter_.split("/")
+        if "#" in levels[:-1] or any(
+            len(level) > 1 and ("#" in level or "+" in level) for level in levels
+        ):
+            raise OptionError(
+                f"{filter_!r} is no topic filter: '+' stands for a whole level, and '#' for all that follow"
+            )
+    return filters

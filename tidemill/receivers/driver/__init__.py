@@ -1,0 +1,1 @@
+"""On the driver: which receivers there are, where they run, and what they have stored."""

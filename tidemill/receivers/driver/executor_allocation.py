@@ -1,0 +1,228 @@
+"""More executors for a stream that falls behind, fewer for one that idles.
+
+Spark's own dynamic allocation gives back executors that are idle for a while. In a stream none ever is:
+there is a small batch every second. So this one looks at how long batches take. Every scaling interval::
+
+    ratio = mean processing time of the batches completed since the last look / batch interval
+
+    ratio >= scalingUpRatio     ask for round(ratio) more executors, at least one
+    ratio <= scalingDownRatio   give back one that runs no receiver
+    between, or no batch        nothing
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Protocol
+
+from tidemill.common.clock import Clock
+from tidemill.common.config import (
+    DYNAMIC_ALLOCATION_ENABLED,
+    DYNAMIC_ALLOCATION_MAX_EXECUTORS,
+    DYNAMIC_ALLOCATION_MIN_EXECUTORS,
+    DYNAMIC_ALLOCATION_SCALING_DOWN_RATIO,
+    DYNAMIC_ALLOCATION_SCALING_INTERVAL_MS,
+    DYNAMIC_ALLOCATION_SCALING_UP_RATIO,
+    Conf,
+    Setting,
+    boolean,
+)
+from tidemill.common.recurring_timer import RecurringTimer
+from tidemill.errors import SetupError
+from tidemill.progress.events import BatchCompleted
+from tidemill.spark.session.executor_info import ExecutorInfo
+
+logger = logging.getLogger(__name__)
+
+
+CORE_ENABLED = Setting(
+    "spark.dynamicAllocation.enabled",
+    False,
+    boolean,
+    "Spark's own allocation, which cannot be on together with that of streams.",
+)
+
+
+@dataclass(frozen=True)
+class AllocationSettings:
+    """When to scale, and between which bounds. Values that contradict each other are refused.
+
+    ``min_executors`` None: the number of receivers, at least 1. ``max_executors`` None: no limit.
+    """
+
+    enabled: bool = DYNAMIC_ALLOCATION_ENABLED.default
+    scaling_interval_ms: int = DYNAMIC_ALLOCATION_SCALING_INTERVAL_MS.default
+    scaling_up_ratio: float = DYNAMIC_ALLOCATION_SCALING_UP_RATIO.default
+    scaling_down_ratio: float = DYNAMIC_ALLOCATION_SCALING_DOWN_RATIO.default
+    min_executors: int | None = None
+    max_executors: int | None = None
+
+    def __post_init__(self) -> None:
+        self._validate()
+
+    @classmethod
+    def from_conf(cls, conf: Conf) -> AllocationSettings:
+        """The settings of a session. In local mode, which has one executor for ever, it is never on."""
+        enabled = DYNAMIC_ALLOCATION_ENABLED.read(conf)
+        master = str(conf.get("spark.master") or "")
+        if enabled and (master == "local" or master.startswith("local[")):
+            logger.warning(
+                "%s has no effect with master %s", DYNAMIC_ALLOCATION_ENABLED.key, master
+            )
+            enabled = False
+        if enabled and CORE_ENABLED.read(conf):
+            raise SetupError(
+                f"{CORE_ENABLED.key} and {DYNAMIC_ALLOCATION_ENABLED.key} are both true, and would undo "
+                f"each other's decisions: set {CORE_ENABLED.key} to false to let the stream decide, or "
+                f"{DYNAMIC_ALLOCATION_ENABLED.key} to false to leave it to Spark."
+            )
+        return cls(
+            enabled,
+            DYNAMIC_ALLOCATION_SCALING_INTERVAL_MS.read(conf),
+            DYNAMIC_ALLOCATION_SCALING_UP_RATIO.read(conf),
+            DYNAMIC_ALLOCATION_SCALING_DOWN_RATIO.read(conf),
+            DYNAMIC_ALLOCATION_MIN_EXECUTORS.read(conf),
+            DYNAMIC_ALLOCATION_MAX_EXECUTORS.read(conf),
+        )
+
+    def _validate(self) -> None:
+        for setting, value in (
+            (DYNAMIC_ALLOCATION_SCALING_INTERVAL_MS, self.scaling_interval_ms),
+            (DYNAMIC_ALLOCATION_SCALING_UP_RATIO, self.scaling_up_ratio),
+            (DYNAMIC_ALLOCATION_SCALING_DOWN_RATIO, self.scaling_down_ratio),
+            (DYNAMIC_ALLOCATION_MIN_EXECUTORS, self.min_executors),
+            (DYNAMIC_ALLOCATION_MAX_EXECUTORS, self.max_executors),
+        ):
+            if value is not None and not value > 0:
+                raise SetupError(f"{setting.key} must be more than 0, not {value}")
+        if self.scaling_up_ratio <= self.scaling_down_ratio:
+            raise SetupError(
+                f"{DYNAMIC_ALLOCATION_SCALING_UP_RATIO.key} ({self.scaling_up_ratio}) must be more than "
+                f"{DYNAMIC_ALLOCATION_SCALING_DOWN_RATIO.key} ({self.scaling_down_ratio})"
+            )
+        if (
+            self.min_executors is not None
+            and self.max_executors is not None
+            and self.min_executors > self.max_executors
+        ):
+            raise SetupError(
+                f"{DYNAMIC_ALLOCATION_MIN_EXECUTORS.key} ({self.min_executors}) must not be more than "
+                f"{DYNAMIC_ALLOCATION_MAX_EXECUTORS.key} ({self.max_executors})"
+            )
+
+
+class ExecutorClient(Protocol):
+    """The cluster, as far as executors are concerned."""
+
+    def executors(self) -> list[ExecutorInfo]:
+        """Those that are alive now, without the driver unless it runs the tasks itself."""
+
+    def request_total(self, n: int) -> bool:
+        """Ask for ``n`` executors in all, which will come later. False if the cluster has refused."""
+
+    def kill(self, executor_id: str) -> bool:
+        """Give an executor back; none comes in its place. False if the cluster has refused."""
+
+
+class ExecutorAllocationManager:
+    """A listener of the stream that scales its executors. Add it to the listener bus and start it.
+
+    The number of executors stays between the bounds of ``settings``. None is given back that runs
+    a receiver, nor when there are no more executors than receivers. One is given back at a time,
+    the newest: what has been cached is on the old ones.
+
+    Args:
+        num_receivers: how many receivers the stream has, running or not.
+        receiver_executors: gives the ids of the executors that run receivers, or soon will.
+    """
+
+    def __init__(
+        self,
+        settings: AllocationSettings,
+        client: ExecutorClient,
+        batch_interval_ms: int,
+        num_receivers: int,
+        receiver_executors: Callable[[], Collection[str]],
+        clock: Clock,
+    ) -> None:
+        self._settings = settings
+        self._client = client
+        self._batch_interval_ms = batch_interval_ms
+        self._receiver_executors = receiver_executors
+        self._clock = clock
+        self._fewest = max(settings.min_executors or 1, num_receivers)
+        self._timer = RecurringTimer(
+            clock, settings.scaling_interval_ms, lambda _: self.manage(), "executor-allocation"
+        )
+        self._lock = threading.Lock()
+        self._processing_ms: list[int] = []
+
+    def start(self) -> int:
+        """Look for the first time after one scaling interval. Returns when that will be, in ms."""
+        # Not at the next multiple of the interval, which may be now: the first batches of a stream
+        # are slow, and say little about the later ones.
+        return self._timer.start(self._clock.now_ms() + self._settings.scaling_interval_ms)
+
+    def stop(self) -> None:
+        """Executors stay as they are. May be called twice, and before :meth:`start`."""
+        self._timer.stop()
+
+    def onBatchCompleted(self, event: BatchCompleted) -> None:
+        """Called by the listener bus. A batch that failed says nothing about how long one takes."""
+        processing_ms = event.info.processing_delay_ms
+        if processing_ms is not None and not event.info.failures:
+            with self._lock:
+                self._processing_ms.append(processing_ms)
+
+    def manage(self) -> None:
+        """Look once at the batches since the last look. The timer calls this."""
+        with self._lock:
+            processing_ms, self._processing_ms = self._processing_ms, []
+        if not processing_ms:
+            return
+        ratio = sum(processing_ms) / len(processing_ms) / self._batch_interval_ms
+        if ratio >= self._settings.scaling_up_ratio:
+            # Halves go up, as in Spark; round() would take 2.5 to 2.
+            self._ask_for(max(math.floor(ratio + 0.5), 1), ratio)
+        elif ratio <= self._settings.scaling_down_ratio:
+            self._give_one_back(ratio)
+
+    def _ask_for(self, more: int, ratio: float) -> None:
+        current = len(self._client.executors())
+        total = max(current + more, self._fewest)
+        if self._settings.max_executors is not None:
+            total = min(total, self._settings.max_executors)
+        if total <= current:
+            logger.info("batches take %.2f of their interval, on all executors allowed", ratio)
+        elif self._client.request_total(total):
+            logger.info(
+                "batches take %.2f of their interval: asked for %d executors in all, from %d",
+                ratio,
+                total,
+                current,
+            )
+        else:
+            logger.warning("the cluster manager has refused to give %d executors", total)
+
+    def _give_one_back(self, ratio: float) -> None:
+        executors = self._client.executors()
+        if len(executors) <= self._fewest:
+            return
+        busy = set(self._receiver_executors())
+        free = [each.executor_id for each in executors if each.executor_id not in busy]
+        if not free:
+            return
+        newest = max(free, key=_age_order)
+        if self._client.kill(newest):
+            logger.info("batches take %.2f of their interval: gave executor %s back", ratio, newest)
+        else:
+            logger.warning("the cluster manager has refused to take executor %s back", newest)
+
+
+def _age_order(executor_id: str) -> tuple[int, str]:
+    """Spark counts executors: 10 is newer than 9."""
+    return (int(executor_id) if executor_id.isdecimal() else -1, executor_id)

@@ -1,0 +1,391 @@
+"""On the driver: starts receivers, watches them, and takes their blocks over."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tidemill.common.clock import Clock
+from tidemill.common.event_loop import EventLoop
+from tidemill.errors import TidemillError
+from tidemill.progress.batch_info import ReceiverInfo
+from tidemill.progress.events import ReceiverError, ReceiverStarted, ReceiverStopped, StreamEvent
+from tidemill.receivers.blocks.block import BlockInfo
+from tidemill.receivers.driver.block_cleaner import BlockCleaner
+from tidemill.receivers.driver.block_server_list import BlockServerList
+from tidemill.receivers.driver.block_tracker import BlockTracker
+from tidemill.receivers.driver.executor_calls import ExecutorCalls
+from tidemill.receivers.driver.receiver_jobs import ReceiverJobs
+from tidemill.receivers.driver.receiver_registry import ReceiverRegistry
+from tidemill.receivers.driver.repeated_errors import RepeatedErrors
+from tidemill.receivers.driver.scheduling_policy import (
+    reschedule_receiver,
+    schedule_receivers,
+    still_alive,
+)
+from tidemill.receivers.driver.tracking_info import ReceiverState, ReceiverTrackingInfo
+from tidemill.receivers.messages import (
+    AddBlock,
+    AddBlockServer,
+    AllReceiverIds,
+    BlockAdded,
+    CleanupReceivedBlocks,
+    DeregisterReceiver,
+    Done,
+    GetAllReceiverInfo,
+    Message,
+    ReceiverJobEnded,
+    Registered,
+    RegisterReceiver,
+    ReportError,
+    RestartReceiver,
+    StartAllReceivers,
+    StopAllReceivers,
+    StopReceiver,
+    UpdateRateLimit,
+    UpdateReceiverRateLimit,
+    decode,
+)
+from tidemill.receivers.receiver import Receiver
+from tidemill.spark.session.executor_info import ExecutorInfo, Location
+
+if TYPE_CHECKING:
+    from tidemill.spark.session.executors import SparkExecutors
+
+FIRST_PAUSE_MS = 250
+LONGEST_PAUSE_MS = 30_000
+KEEPS_TO_ITS_PLACE = 3
+"""After so many starts in vain, a receiver may run on any executor that has a core for it."""
+
+logger = logging.getLogger(__name__)
+
+TrackerEvent = (
+    StartAllReceivers
+    | RestartReceiver
+    | UpdateReceiverRateLimit
+    | CleanupReceivedBlocks
+    | ReceiverJobEnded
+)
+
+
+FROM_EXECUTORS: dict[str, type[Message]] = {
+    each.__name__: each
+    for each in (RegisterReceiver, AddBlock, ReportError, DeregisterReceiver, AddBlockServer)
+}
+
+
+@dataclass(frozen=True)
+class ReceiverInput:
+    """An input stream that has a receiver. ``name`` is what the checkpoint calls it."""
+
+    stream_id: int
+    name: str
+    receiver: Receiver
+    pickled: bytes
+
+
+class ReceiverTracker:
+    """All receivers of a stream.
+
+    Every receiver runs in a Spark job of its own, one job after the other: how often it is restarted is
+    not limited by what Spark allows a task. What has to do with starting is handled by one thread, in
+    order; what executors say is answered at once, on the thread that hears it.
+    """
+
+    def __init__(
+        self,
+        inputs: Sequence[ReceiverInput],
+        blocks: BlockTracker,
+        executors: SparkExecutors,
+        jobs: ReceiverJobs,
+        cleaner: BlockCleaner,
+        calls: ExecutorCalls,
+        post: Callable[[StreamEvent], None],
+        clock: Clock,
+    ) -> None:
+        self._inputs = {each.stream_id: each for each in inputs}
+        self._blocks = blocks
+        self._executors = executors
+        self._jobs = jobs
+        self._cleaner = cleaner
+        self._calls = calls
+        self._post = post
+        self._clock = clock
+        self._registry = ReceiverRegistry(
+            (stream_id, type(each.receiver).__name__) for stream_id, each in self._inputs.items()
+        )
+        self._block_servers = BlockServerList()
+        self._errors = {stream_id: RepeatedErrors() for stream_id in self._inputs}
+        self._events: EventLoop[TrackerEvent] = EventLoop(
+            "receiver-tracker", self._on_event, self._on_error
+        )
+
+    # -- lifecycle -----------------------------------------------------------------------------
+
+    def start(self) -> None:
+        self._events.start()
+        self._events.post(StartAllReceivers())
+
+    def stop_receivers(self, message: str, timeout_s: float) -> bool:
+        """Ask all receivers to end, and wait until they have. False if some have not.
+
+        What they have stored is known to the block tracker by then.
+        """
+        self.ask(StopAllReceivers(message))
+        return self._jobs.wait(timeout_s)
+
+    def stop(self) -> None:
+        """End everything. Idempotent."""
+        self._registry.refuse_all()
+        self._clock.interrupt_waiters()
+        try:
+            self._jobs.cancel()
+        except Exception as error:  # Spark may be gone, and its jobs with it
+            logger.info("the jobs of receivers could not be cancelled: %s", error)
+        self._blocks.close()
+        self._events.stop()
+        self._calls.stop_block_servers(self._block_servers.take_all())
+        self._calls.close()
+
+    def ask(
+        self, question: AllReceiverIds | GetAllReceiverInfo | StopAllReceivers
+    ) -> list[int] | dict[int, ReceiverTrackingInfo] | bool:
+        match question:
+            case AllReceiverIds():
+                return list(
+                    self._registry.infos(lambda info: info.state is not ReceiverState.INACTIVE)
+                )
+            case GetAllReceiverInfo():
+                return self._registry.infos()
+            case StopAllReceivers(message):
+                endpoints = self._registry.refuse_all()
+                self._clock.interrupt_waiters()
+                for endpoint in endpoints:
+                    self._calls.tell(endpoint, StopReceiver(message))
+                return True
+
+    def receiver_info(self, stream_id: int) -> ReceiverInfo:
+        return self._registry.receiver_info(stream_id)
+
+    def executors_with_receivers(self) -> set[str]:
+        """Those that run one, and those that one has been sent to."""
+        return {
+            place.executor_id
+            for info in self._registry.infos(
+                lambda info: info.state is not ReceiverState.INACTIVE
+            ).values()
+            for place in ((info.running,) if info.running else info.scheduled or ())
+            if isinstance(place, ExecutorInfo)
+        }
+
+    # -- what the driver tells itself ----------------------------------------------------------
+
+    def update_rate(self, stream_id: int, rate: float) -> None:
+        self._events.post(UpdateReceiverRateLimit(stream_id, rate))
+
+    def forget(self, blocks: Sequence[BlockInfo]) -> None:
+        if blocks:
+            self._events.post(CleanupReceivedBlocks(tuple(blocks)))
+
+    def _on_event(self, event: TrackerEvent) -> None:
+        match event:
+            case StartAllReceivers():
+                self._start_all()
+            case RestartReceiver(stream_id):
+                self._restart(stream_id)
+            case ReceiverJobEnded(stream_id, attempt, error):
+                self._on_job_ended(stream_id, attempt, error)
+            case UpdateReceiverRateLimit(stream_id, rate):
+                if endpoint := self._registry.set_rate(stream_id, rate):
+                    self._calls.tell(endpoint, UpdateRateLimit(rate))
+            case CleanupReceivedBlocks(blocks):
+                self._cleanup(blocks)
+
+    def _on_error(self, error: BaseException) -> None:
+        logger.error("the receiver tracker failed: %s", error, exc_info=error)
+
+    def _start_all(self) -> None:
+        try:
+            self._have_block_servers(self._executors.executors())
+            candidates = schedule_receivers(
+                [(stream_id, self._preferred_host(stream_id)) for stream_id in self._inputs],
+                self._executors.executors(),
+            )
+        except Exception as error:
+            for stream_id in self._inputs:
+                self._not_started(stream_id, error)
+            return
+        for stream_id, locations in candidates.items():
+            self._launch(stream_id, locations)
+
+    def _restart(self, stream_id: int) -> None:
+        """Start a receiver again.
+
+        IF it has been started in vain several times, where Spark likes: its place may have no core left.
+        ELSE IF some of its old candidates are alive, on those. ELSE on the least loaded executors.
+        """
+        known = self._registry.of(stream_id)
+        try:
+            executors = self._executors.executors()
+            self._have_block_servers(executors)
+            if known.in_vain >= KEEPS_TO_ITS_PLACE:
+                candidates: tuple[Location, ...] = ()
+            else:
+                candidates = still_alive(
+                    known.info.scheduled or (), executors
+                ) or reschedule_receiver(
+                    stream_id, self._preferred_host(stream_id), self._registry.infos(), executors
+                )
+        except Exception as error:
+            self._not_started(stream_id, error)
+            return
+        self._launch(stream_id, candidates)
+
+    def _not_started(self, stream_id: int, error: Exception) -> None:
+        text = "".join(traceback.format_exception(error))
+        self._note_error(stream_id, "it could not be sent to an executor; it is tried again", text)
+        self._restart_after(stream_id, LONGEST_PAUSE_MS)
+
+    def _have_block_servers(self, executors: Sequence[ExecutorInfo]) -> None:
+        """On all executors that are alive. Where that fails, there is one place less for copies."""
+        try:
+            self._jobs.start_block_servers(self._block_servers.without_one(executors))
+        except Exception as error:
+            logger.warning("block servers could not be started: %s", error)
+
+    def _preferred_host(self, stream_id: int) -> str | None:
+        try:
+            return self._inputs[stream_id].receiver.preferredLocation()
+        except Exception as error:
+            text = "".join(traceback.format_exception(error))
+            self._note_error(stream_id, "its preferredLocation() failed; it may run anywhere", text)
+            return None
+
+    def _launch(self, stream_id: int, candidates: tuple[Location, ...]) -> None:
+        attempt = self._registry.scheduled(stream_id, candidates)
+        if attempt is not None:
+            self._jobs.launch(
+                self._inputs[stream_id],
+                attempt,
+                candidates,
+                lambda error: self._on_job_thread_end(stream_id, attempt, error),
+            )
+
+    def _on_job_thread_end(self, stream_id: int, attempt: int, error: str) -> None:
+        self._events.post(ReceiverJobEnded(stream_id, attempt, error))
+
+    def _on_job_ended(self, stream_id: int, attempt: int, error: str) -> None:
+        """IF the receiver has ended for good, or all are to end, it stays so. ELSE IF it ran and no error is
+        known, such as when its executor was lost, it is started again at once. ELSE later, and later and
+        later if it does not even get as far as to register."""
+        before = self._registry.job_ended(stream_id, attempt)
+        if before is None:
+            return
+        self._calls.forget(before.endpoint)
+        was_active = before.info.state is ReceiverState.ACTIVE
+        may_start = self._registry.may_start(stream_id)
+        if error and may_start:
+            self._note_error(stream_id, "its task has ended; it is started again", error)
+        if was_active:
+            self._post(ReceiverStopped(self._registry.receiver_info(stream_id)))
+        if not may_start:
+            return
+        if was_active and not error:
+            self._restart(stream_id)
+        else:
+            self._restart_after(stream_id, pause_ms(before.in_vain))
+
+    def _restart_after(self, stream_id: int, delay_ms: int) -> None:
+        until_ms = self._clock.now_ms() + delay_ms
+
+        def wait() -> None:
+            if self._clock.wait_till(until_ms, lambda: not self._registry.may_start(stream_id)):
+                self._events.post(RestartReceiver(stream_id))
+
+        threading.Thread(target=wait, name="tidemill-receiver-restart", daemon=True).start()
+
+    def _cleanup(self, blocks: Sequence[BlockInfo]) -> None:
+        self._cleaner.clean(blocks)
+        for stream_id in {block.stream_id for block in blocks}:
+            if stream_id in self._registry and (endpoint := self._registry.of(stream_id).endpoint):
+                ids = tuple(b.block_id for b in blocks if b.stream_id == stream_id)
+                held = self._blocks.held_bytes(self._inputs[stream_id].name)
+                self._calls.cleanup(endpoint, ids, held)
+
+    # -- what executors say --------------------------------------------------------------------
+
+    def answer(self, name: str, body: bytes) -> bytes:
+        """What executors call: the name of a message, and the message."""
+        message = decode(FROM_EXECUTORS[name], body)
+        match message:
+            case RegisterReceiver():
+                return self._register(message).encode()
+            case AddBlock():
+                return self._add_block(message).encode()
+            case ReportError():
+                if message.stream_id in self._registry:
+                    self._note_error(message.stream_id, message.message, message.error)
+            case DeregisterReceiver():
+                self._deregister(message)
+            case AddBlockServer():
+                self._block_servers.add(message)
+        return Done().encode()
+
+    def _register(self, message: RegisterReceiver) -> Registered:
+        if not self._registry.register(message):
+            logger.info("a receiver is turned away: %s", message)
+            return Registered(False, None, 0)
+        self._post(ReceiverStarted(self._registry.receiver_info(message.stream_id)))
+        return Registered(
+            True,
+            self._registry.of(message.stream_id).rate,
+            self._blocks.held_bytes(self._inputs[message.stream_id].name),
+            self._block_servers.as_replicas(),
+        )
+
+    def _add_block(self, message: AddBlock) -> BlockAdded:
+        info = message.info
+        if not self._registry.is_latest(info.stream_id, message.attempt):
+            return BlockAdded(False, 0, "this receiver has been replaced by another")
+        name = self._inputs[info.stream_id].name
+        try:
+            accepted = self._blocks.add(name, info, self._cleaner.note)
+        except (TidemillError, OSError) as error:
+            return BlockAdded(False, self._blocks.held_bytes(name), str(error))
+        reason = "" if accepted else "the stream has been stopped"
+        return BlockAdded(accepted, self._blocks.held_bytes(name), reason)
+
+    def _deregister(self, message: DeregisterReceiver) -> None:
+        if not self._registry.deregister(message.stream_id, message.attempt):
+            return
+        if message.error:
+            self._note_error(message.stream_id, message.message, message.error)
+        else:
+            by_itself = self._registry.accepts
+            name = self._inputs[message.stream_id].name
+            level = logging.WARNING if by_itself else logging.INFO
+            logger.log(level, "receiver of %s has stopped for good: %s", name, message.message)
+            if by_itself:
+                now_ms = self._clock.now_ms()
+                self._registry.error(message.stream_id, message.message, "", now_ms)
+        self._post(ReceiverStopped(self._registry.receiver_info(message.stream_id)))
+
+    def _note_error(self, stream_id: int, message: str, error: str) -> None:
+        self._registry.error(stream_id, message, error, self._clock.now_ms())
+        name = self._inputs[stream_id].name
+        if text := self._errors[stream_id].text(message, error):
+            logger.warning("receiver of %s: %s", name, text)
+        self._post(ReceiverError(self._registry.receiver_info(stream_id)))
+
+
+def pause_ms(in_vain: int) -> int:
+    """How long to wait before a receiver is started again of which so many starts were in vain.
+
+    >>> [pause_ms(starts) for starts in (0, 1, 2, 6, 7, 10**9)]
+    [250, 500, 1000, 16000, 30000, 30000]
+    """
+    return min(LONGEST_PAUSE_MS, FIRST_PAUSE_MS << min(in_vain, 10))

@@ -1,0 +1,1 @@
+"""On an executor: what runs beside the user's receiver."""

@@ -1,0 +1,283 @@
+"""From records that arrive to blocks that are stored."""
+
+from __future__ import annotations
+
+import enum
+import logging
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tidemill.common.clock import Clock
+from tidemill.common.lines import count_lines
+from tidemill.common.recurring_timer import RecurringTimer
+from tidemill.errors import IllegalStateError
+from tidemill.receivers.blocks.format import (
+    EncodedBlock,
+    can_be_stored,
+    encode_lines,
+    encode_records,
+)
+from tidemill.receivers.executor.rate_limiter import RateLimiter
+
+MAX_BLOCK_BYTES = 8 << 20
+"""A block that has grown to this size is cut before its interval is over: what waits in memory is bounded."""
+
+OnSafe = Callable[[], Any]
+
+logger = logging.getLogger(__name__)
+
+
+class GeneratorState(enum.Enum):
+    INITIALIZED = "initialized"  # not started yet: nothing is accepted
+    ACTIVE = "active"  # records come in, blocks go out
+    STOPPED_ADDING = "stopped adding"  # nothing is accepted any more; the last block is being cut
+    STOPPED_GENERATING = "stopped generating"  # no other block will be cut; the last ones go out
+    STOPPED = "stopped"  # every block has gone out, or has been given up
+
+
+@dataclass
+class PendingBlock:
+    """Records that belong to one block, in memory. ``of_lines``: they are pieces of text.
+
+    ``on_safe`` has what to call when the item at a position is safe, for those that want to know.
+    """
+
+    of_lines: bool
+    items: list[Any] = field(default_factory=list)
+    records: int = 0
+    bytes: int = 0
+    on_safe: dict[int, OnSafe] = field(default_factory=dict)
+
+    def encode(self) -> EncodedBlock:
+        if self.of_lines:
+            return encode_lines(self.items, self.records)
+        return encode_records(self.items)
+
+    def drop_what_cannot_be_stored(self) -> int:
+        """Keep the other records of a block that cannot be encoded. How many were dropped."""
+        kept = [at for at, item in enumerate(self.items) if can_be_stored(item)]
+        dropped = len(self.items) - len(kept)
+        self.items = [self.items[at] for at in kept]
+        self.on_safe = {new: self.on_safe[at] for new, at in enumerate(kept) if at in self.on_safe}
+        self.records = len(self.items)
+        return dropped
+
+
+class BlockGenerator:
+    """Collects records, cuts a block at every block interval, and pushes blocks on a thread of its own.
+
+    ``push`` is given one block after the other, in order. While it is busy up to ``queue_size`` blocks
+    wait; when these and the buffer are full, whoever adds a record waits as well. So what is held in
+    memory is bounded, and a sender whose receiver does not read on is slowed down.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        limiter: RateLimiter,
+        push: Callable[[PendingBlock], None],
+        *,
+        interval_ms: int,
+        queue_size: int,
+        max_block_bytes: int = MAX_BLOCK_BYTES,
+    ) -> None:
+        self._clock = clock
+        self._limiter = limiter
+        self._push = push
+        self._queue_size = queue_size
+        self._max_block_bytes = max_block_bytes
+        self._state = GeneratorState.INITIALIZED
+        self._buffer = PendingBlock(of_lines=False)
+        self._is_due = False
+        self._lets_wait = True
+        self._queue: deque[PendingBlock] = deque()
+        self._changed = threading.Condition()
+        self._timer = RecurringTimer(clock, interval_ms, self._on_interval, "blocks")
+        self._pusher = threading.Thread(
+            target=self._keep_pushing, name="tidemill-block-pusher", daemon=True
+        )
+
+    @property
+    def state(self) -> GeneratorState:
+        return self._state
+
+    def start(self) -> None:
+        with self._changed:
+            if self._state is not GeneratorState.INITIALIZED:
+                raise IllegalStateError(f"this block generator is {self._state.value} already")
+            self._state = GeneratorState.ACTIVE
+            self._timer.start()
+            self._pusher.start()
+
+    def refuse_to_wait(self) -> None:
+        """From now on refuse what would have to wait, and who waits already.
+
+        For a receiver that is about to be stopped: it may wait for its own threads to end.
+        """
+        with self._changed:
+            self._lets_wait = False
+            self._changed.notify_all()
+        self._clock.interrupt_waiters()
+
+    def stop(self, timeout_s: float | None = None) -> int:
+        """Accept nothing more, and wait until what was accepted has been pushed.
+
+        1. no record is accepted any more;
+        2. what is in the buffer becomes the last block;
+        3. the pushing thread ends when the queue is empty.
+
+        The number of records that were not pushed within ``timeout_s``: 0, if all is well.
+        """
+        with self._changed:
+            if self._state is GeneratorState.INITIALIZED:
+                self._state = GeneratorState.STOPPED
+                return 0
+            if self._state is GeneratorState.ACTIVE:
+                self._state = GeneratorState.STOPPED_ADDING  # 1
+                self._changed.notify_all()
+        self._clock.interrupt_waiters()
+        self._timer.stop()
+        with self._changed:
+            if self._state is GeneratorState.STOPPED_ADDING:
+                self._cut()  # 2
+                self._state = GeneratorState.STOPPED_GENERATING
+                self._changed.notify_all()
+        if self._pusher.ident is not None and self._pusher is not threading.current_thread():
+            self._pusher.join(timeout_s)  # 3
+        with self._changed:
+            return self._buffer.records + sum(block.records for block in self._queue)
+
+    # -- records come in -----------------------------------------------------------------------
+
+    def add(self, record: Any, on_safe: OnSafe | None = None) -> None:
+        """Accept one record. Waits for the rate limit, and for room."""
+        if self._limiter.rate is not None:
+            self._wait_for_rate(1)
+        self._accept(False, (record,), 1, _size_of(record), on_safe)
+
+    def add_lines(self, piece: bytes, lines: int | None = None) -> None:
+        """Accept a piece of whole lines, which are counted if the caller has not done so."""
+        records = count_lines(piece) if lines is None else lines
+        while (size := self._limiter.slice_size(records)) < records:
+            head, piece = _cut_lines(piece, size)
+            self._wait_for_rate(size)
+            self._accept(True, (head,), size, len(head), None)
+            records -= size
+        if records:
+            self._wait_for_rate(records)
+            self._accept(True, (piece,), records, len(piece), None)
+
+    def _wait_for_rate(self, records: int) -> None:
+        if not self._limiter.acquire(records, self._must_not_wait):
+            raise self._refusal()
+
+    def _accept(
+        self, of_lines: bool, items: Sequence[Any], records: int, size: int, on_safe: OnSafe | None
+    ) -> None:
+        with self._changed:
+            self._make_room(of_lines)
+            if self._state is not GeneratorState.ACTIVE:
+                raise self._refusal()
+            buffer = self._buffer
+            buffer.of_lines = of_lines
+            if on_safe is not None:
+                buffer.on_safe[len(buffer.items)] = on_safe
+            buffer.items += items
+            buffer.records += records
+            buffer.bytes += size
+
+    def _make_room(self, of_lines: bool) -> None:
+        """Cut the block in the buffer if it is full, or of another kind. That may have to wait."""
+        while self._buffer.bytes >= self._max_block_bytes or (
+            self._buffer.of_lines is not of_lines and self._buffer.records
+        ):
+            # What is called back by the pushing thread, and stores, would wait for itself.
+            if self._has_room() or threading.current_thread() is self._pusher:
+                self._cut()
+            elif self._must_not_wait():
+                raise self._refusal()
+            else:
+                self._changed.wait()
+
+    def _must_not_wait(self) -> bool:
+        return self._state is not GeneratorState.ACTIVE or not self._lets_wait
+
+    def _refusal(self) -> IllegalStateError:
+        why = (
+            "this receiver is being stopped"
+            if self._state is GeneratorState.ACTIVE
+            else f"the block generator of this receiver is {self._state.value}"
+        )
+        return IllegalStateError(f"nothing can be stored now: {why}")
+
+    # -- blocks go out -------------------------------------------------------------------------
+
+    def _on_interval(self, _: int) -> None:
+        with self._changed:
+            if self._has_room():
+                self._cut()
+            else:
+                self._is_due = True  # the pushing thread does it, when it has made room
+
+    def _has_room(self) -> bool:
+        return len(self._queue) < self._queue_size
+
+    def _cut(self) -> None:
+        self._is_due = False
+        if self._buffer.records:
+            self._queue.append(self._buffer)
+            self._buffer = PendingBlock(of_lines=False)
+            self._changed.notify_all()
+
+    def _keep_pushing(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(
+                    lambda: self._queue or self._state is GeneratorState.STOPPED_GENERATING
+                )
+                if not self._queue:
+                    self._state = GeneratorState.STOPPED
+                    self._changed.notify_all()
+                    return
+                block = self._queue[0]
+            try:
+                self._push(block)
+            except BaseException:
+                # `push` tries again by itself, and raises only when there is no use in trying on.
+                logger.exception("no block is pushed any more")
+                with self._changed:
+                    self._state = GeneratorState.STOPPED
+                    self._changed.notify_all()
+                return
+            with self._changed:
+                self._queue.popleft()
+                if self._is_due:
+                    self._cut()
+                self._changed.notify_all()
+
+
+def _size_of(record: Any) -> int:
+    """About how much memory a record takes: what is nested in it deeper than once is not looked at."""
+    size = sys.getsizeof(record)
+    if isinstance(record, (str, bytes)):
+        return size
+    if isinstance(record, dict):
+        return size + sum(map(sys.getsizeof, record)) + sum(map(sys.getsizeof, record.values()))
+    if isinstance(record, (tuple, list, set, frozenset)):
+        return size + sum(map(sys.getsizeof, record))
+    return size
+
+
+def _cut_lines(piece: bytes, lines: int) -> tuple[bytes, bytes]:
+    """The first so many lines of a piece, and the rest."""
+    position = 0
+    if b"\r" not in piece:
+        for _ in range(lines):
+            position = piece.index(b"\n", position) + 1
+        return piece[:position], piece[position:]
+    head = b"".join(piece.splitlines(keepends=True)[:lines])
+    return head, piece[len(head) :]

@@ -1,0 +1,271 @@
+"""The task that a receiver runs in, on an executor."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import tempfile
+import threading
+import traceback
+import uuid
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyspark import TaskContext
+
+from tidemill.common.clock import SystemClock
+from tidemill.receivers.blocks.block import BlockInfo, BlockPlace
+from tidemill.receivers.blocks.files import BlockFiles, BlockFolders, block_folders
+from tidemill.receivers.executor.rate_limiter import RateLimiter
+from tidemill.receivers.executor.supervisor import ReceiverSupervisor, SupervisorSettings
+from tidemill.receivers.messages import (
+    AddBlock,
+    AddBlockServer,
+    BlockAdded,
+    CleanupOldBlocks,
+    DeregisterReceiver,
+    Done,
+    Message,
+    Registered,
+    RegisterReceiver,
+    ReportError,
+    StopReceiver,
+    UpdateRateLimit,
+    decode,
+)
+from tidemill.receivers.receiver import Receiver
+from tidemill.spark.session.executors import current_executor
+
+LOOPBACK = "127.0.0.1"
+LONGEST_TEXT = 40_000
+"""Of an error. The driver takes calls up to a size, and an error that is cut is better than none."""
+
+
+@dataclass(frozen=True)
+class ExecutorSetup:
+    """What is the same for all receivers of a run.
+
+    ``folders`` is None on a cluster, where each executor has its own, and a block server.
+    """
+
+    run_id: str
+    tracker: str
+    secret: bytes = field(repr=False)
+    folders: BlockFolders | None = None
+    memory_bytes: int = 0
+    log_directory: str | None = None
+    log_roll_ms: int = 60_000
+    max_rate: float | None = None
+    store_timeout_s: float = 30.0
+    supervisor: SupervisorSettings = field(default_factory=SupervisorSettings)
+
+
+class TrackerClient:
+    """The driver, from an executor."""
+
+    def __init__(self, setup: ExecutorSetup, stream_id: int, attempt: int) -> None:
+        from tidemill.common.rpc.client import RpcClient
+        from tidemill.common.rpc.signing import Endpoint
+
+        self._client = RpcClient(Endpoint.parse(setup.tracker), setup.secret, setup.store_timeout_s)
+        self._stream_id = stream_id
+        self._attempt = attempt
+
+    def _tell(self, message: Message) -> bytes:
+        return self._client.call(type(message).__name__, message.encode())
+
+    def register(self, name: str, executor_id: str, host: str, endpoint: str) -> Registered:
+        message = RegisterReceiver(
+            self._stream_id, self._attempt, name, executor_id, host, endpoint
+        )
+        return decode(Registered, self._tell(message))
+
+    def add_block(self, info: BlockInfo) -> BlockAdded:
+        return decode(BlockAdded, self._tell(AddBlock(self._attempt, info)))
+
+    def report_error(self, message: str, error: str) -> None:
+        self._tell(ReportError(self._stream_id, _cut(message), _cut(error)))
+
+    def deregister(self, message: str, error: str) -> None:
+        self._tell(DeregisterReceiver(self._stream_id, self._attempt, _cut(message), _cut(error)))
+
+    def add_block_server(self, executor_id: str, host: str, endpoint: str) -> None:
+        self._tell(AddBlockServer(executor_id, host, endpoint))
+
+    def close(self) -> None:
+        self._client.close()
+
+
+def _cut(text: str) -> str:
+    """The end says most: there is the error itself."""
+    return text if len(text) <= LONGEST_TEXT else f"[...]{text[-LONGEST_TEXT:]}"
+
+
+def executor_place(setup: ExecutorSetup) -> tuple[BlockPlace, BlockFolders]:
+    """This executor, with a block server if it is one of a cluster, and where its blocks are."""
+    executor_id, host = current_executor()
+    if setup.folders is not None:
+        return BlockPlace(executor_id, host, ""), setup.folders
+    from tidemill.receivers.blocks.server import ServerSetup, ensure_block_server, executor_pid
+
+    pid = executor_pid()
+    local = os.environ.get("SPARK_EXECUTOR_DIRS") or os.environ.get("SPARK_LOCAL_DIRS") or ""
+    local = local.split(os.pathsep)[0].split(",")[0] or tempfile.gettempdir()
+    name = f"tidemill-blocks-{pid}-{setup.run_id}-{executor_id}"
+    folders = block_folders(name, local, setup.memory_bytes)
+    server = ensure_block_server(ServerSetup(host, setup.secret.hex(), folders, pid))
+    return BlockPlace(executor_id, host, "", server), folders
+
+
+@dataclass(frozen=True)
+class StartBlockServer:
+    """``mapPartitions`` function: have a block server on this executor, and tell the driver."""
+
+    setup: ExecutorSetup
+
+    def __call__(self, items: Iterable[Any]) -> Iterator[str]:
+        for _ in items:
+            place, _ = executor_place(self.setup)
+            client = TrackerClient(self.setup, -1, -1)
+            client.add_block_server(place.executor_id, place.host, place.server)
+            client.close()
+            yield place.executor_id
+
+
+@dataclass(frozen=True)
+class ReceiverTask:
+    """``mapPartitions`` function: runs a receiver, which it is given pickled, until it ends. Gives the error
+    that ended it, or an empty text.
+
+    1. The driver is asked whether the receiver may run here. If not, the task is over at once, and the
+       driver sends another.
+    2. The receiver runs; this thread waits.
+    3. It has ended and what it stored is safe: the driver is told.
+
+    A task that Spark runs a second time by itself does nothing: the driver decides where a receiver goes.
+    So an error is a result, too: raised, it would be followed by a second run that knows nothing of it.
+    """
+
+    setup: ExecutorSetup
+    stream_id: int
+    stream_name: str
+    attempt: int
+
+    def __call__(self, receivers: Iterable[bytes]) -> Iterator[str]:
+        for pickled in receivers:
+            context = TaskContext.get()
+            if context is not None and context.attemptNumber() > 0:
+                return
+            try:
+                self._run(pickle.loads(pickled))  # noqa: S301  # from the driver, by Spark
+                yield ""
+            except (Exception, SystemExit):
+                yield traceback.format_exc()
+
+    def _run(self, receiver: Receiver) -> None:
+        from tidemill.common.rpc.server import RpcServer
+        from tidemill.receivers.executor.block_handler import BlockHandler, Replica, open_log
+
+        place, folders = executor_place(self.setup)
+        tracker = TrackerClient(self.setup, self.stream_id, self.attempt)
+        clock = SystemClock()
+        limiter = RateLimiter(clock, self.setup.max_rate)
+        files = BlockFiles(folders)
+        log = None
+        if self.setup.log_directory is not None:
+            log = open_log(
+                self.setup.log_directory, self.stream_name, clock, self.setup.log_roll_ms
+            )
+        handler = BlockHandler(
+            self.stream_id,
+            receiver.storageLevel,
+            files,
+            place,
+            self.setup.secret,
+            log,
+            timeout_s=self.setup.store_timeout_s,
+        )
+        supervisor = ReceiverSupervisor(
+            receiver,
+            self.stream_id,
+            uuid.uuid4().hex[:8],
+            tracker,
+            handler,
+            limiter,
+            clock,
+            self.setup.supervisor,
+        )
+        endpoint = _Endpoint(supervisor, files)
+        host = place.host if place.server else LOOPBACK
+        server = RpcServer(host, self.setup.secret, endpoint.handlers())
+        server.start()
+        try:
+            name = type(receiver).__name__
+            answer = tracker.register(name, place.executor_id, place.host, str(server.endpoint))
+            if not answer.accepted:  # 1
+                return
+            limiter.update(answer.rate)
+            supervisor.update_held(answer.held_bytes)
+            handler.replicas = [
+                Replica(*text.split(" "))
+                for text in answer.replica_servers
+                if text.split(" ")[0] != place.executor_id
+            ]
+            if place.server:
+                tracker.add_block_server(place.executor_id, place.host, place.server)
+            self._supervise(supervisor)  # 2
+            tracker.deregister(supervisor.end_message, supervisor.end_error)  # 3
+        finally:
+            server.stop()
+            handler.close()
+            tracker.close()
+
+    def _supervise(self, supervisor: ReceiverSupervisor) -> None:
+        before = threading.excepthook
+
+        def on_failed_thread(failed: threading.ExceptHookArgs) -> None:
+            # A thread of the user's has died: nothing would arrive any more, and nobody would know.
+            name = failed.thread.name if failed.thread is not None else "?"
+            supervisor.restart(f"thread {name} of the receiver failed", failed.exc_value)
+
+        threading.excepthook = on_failed_thread
+        try:
+            supervisor.start()
+            supervisor.wait()
+        finally:
+            threading.excepthook = before
+
+
+class _Endpoint:
+    """What the driver can tell a running receiver."""
+
+    def __init__(self, supervisor: ReceiverSupervisor, files: BlockFiles) -> None:
+        self._supervisor = supervisor
+        self._files = files
+
+    def handlers(self) -> dict[str, Any]:
+        return {
+            "StopReceiver": self._stop,
+            "UpdateRateLimit": self._update_rate,
+            "CleanupOldBlocks": self._cleanup,
+        }
+
+    def _stop(self, body: bytes) -> bytes:
+        """The first time: end, and keep what you have. The second time: end at once."""
+        message = decode(StopReceiver, body).message
+        if self._supervisor.is_ending:
+            self._supervisor.give_up()
+        else:
+            self._supervisor.stop(message)
+        return Done().encode()
+
+    def _update_rate(self, body: bytes) -> bytes:
+        self._supervisor.update_rate(decode(UpdateRateLimit, body).rate)
+        return Done().encode()
+
+    def _cleanup(self, body: bytes) -> bytes:
+        message = decode(CleanupOldBlocks, body)
+        self._files.delete(message.block_ids)
+        self._supervisor.update_held(message.held_bytes)
+        return Done().encode()

@@ -1,0 +1,1 @@
+"""The file sink: staging, the journal, the manifest."""

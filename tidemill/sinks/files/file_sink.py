@@ -1,0 +1,276 @@
+"""Write files, every batch exactly once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from pyspark.sql.types import StringType, StructType
+
+from tidemill.batches.sink import APPEND, BatchOutput, Sink, SinkRuntime
+from tidemill.common.clock import Clock
+from tidemill.common.fault_points import fault_point
+from tidemill.errors import CheckpointError, OwnershipLostError, SinkError
+from tidemill.sinks.files.manifest import FileManifest, ManifestFile, ManifestSettings
+from tidemill.sinks.files.options import FileSinkOptions
+from tidemill.sinks.files.staging import StagedBatch, remove_all_staging
+from tidemill.sinks.files.target_directory import TargetDirectory, open_target
+from tidemill.spark.files.file_writer import SparkFileWriter
+from tidemill.spark.files.format_options import is_file_format
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+class FileSink(Sink):
+    """Adds the rows of each batch to a directory, as files of any format that Spark writes to files.
+
+    Readers that know Spark's manifest (``spark.read``, Spark's file source, Tidemill's) see whole batches
+    only, each once. Others see at worst the files of one batch that a crash has interrupted, until the
+    query is started again.
+
+    A batch is written in these steps. After a crash the batch runs again, from the first step:
+
+    1. IF the manifest has the batch: it is visible, and durable. Nothing is written again.
+    2. What earlier attempts have left is removed: the files that their journals name, then their staging.
+    3. Spark writes the rows into ``_tidemill_staging/<query>/<batch>/<attempt>/files``, which readers ignore.
+    4. The files are made durable, then a journal of where each of them will be: from now on everything
+       that this attempt puts into sight can be found and removed again.
+    5. The files are moved into place, under names that no other batch uses. Their names are durable after it.
+    6. The manifest entry is made, or fails if there is one: the batch is visible as a whole, and durable. An
+       error until here is undone at once, a crash by step 2 of the next run.
+    7. The staging folder, with the journal, is removed.
+
+    A driver that has been replaced by another while it was paused does none of 2, 5 and 6: they happen while
+    the checkpoint cannot be taken over.
+
+    Options of its own, all others go to Spark's writer:
+
+    * ``retention``, such as ``7d``: files that are older leave the manifest, when it is next written as a
+      whole, and are not read any more. They are not deleted;
+    * ``allowForeignFiles``: write into a directory that has other files, too. Readers of the manifest stop
+      seeing those.
+    """
+
+    modes = (APPEND,)
+
+    def __init__(
+        self,
+        format: str,
+        path: str,
+        partition_by: Sequence[str] = (),
+        options: Mapping[str, str] | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._format = format
+        self._path = path
+        self._partition_by = list(partition_by)
+        self._options = FileSinkOptions(options or {})
+        self._clock = clock
+        self._target: TargetDirectory
+        self._manifest: FileManifest
+        self._writer: SparkFileWriter
+        self._runtime: SinkRuntime | None = None
+        self._claimed = False
+        self._failed = False
+
+    def description(self) -> str:
+        return f"FileSink[{self._path}]"
+
+    def start(self, runtime: SinkRuntime) -> None:
+        if not is_file_format(runtime.session, self._format):
+            raise SinkError(
+                f"there is no sink for the format {self._format}: Spark knows no format of files of that "
+                "name. If it is one of a package, add the package to the session."
+            )
+        self._options.check(runtime.session, self._format)
+        check_columns(self._format, schema_of(runtime), self._partition_by)
+        self._target = open_target(runtime.session, self._path)
+        try:
+            self._target.make()
+        except OSError as error:
+            raise SinkError(
+                f"the {self._format} sink cannot write to {self._path}: {error.strerror or error}. Write to "
+                "a directory that this program may write to, or make it."
+            ) from None
+        settings = ManifestSettings.read(runtime.session.conf, self._options.retention_ms)
+        self._manifest = FileManifest(self._target, settings, self._clock)
+        self._manifest.load()
+        self._require_own(runtime)
+        remove_all_staging(self._target, runtime.query_id, self._manifest.latest)
+        self._writer = SparkFileWriter(
+            runtime.session, self._format, self._options.for_spark, self._partition_by
+        )
+        self._runtime = runtime
+
+    def write(self, output: BatchOutput) -> int | None:
+        runtime = self._runtime
+        assert runtime is not None
+        if self._failed:  # and it may or may not have been committed
+            self._manifest.load()
+            self._failed = False
+        batch_id, latest = output.batch_id, self._manifest.latest
+        staged = StagedBatch(self._target, runtime.query_id, batch_id)
+
+        # 1. Written before?
+        if latest is not None and batch_id <= latest:
+            staged.remove()
+            output.count()
+            return None
+
+        # 2. What an earlier attempt has left.
+        with runtime.checkpoint.as_owner():
+            staged.undo()
+        fault_point("sink.begun")
+        try:
+            # 3. Spark's own files.
+            folder = f"{self._target.uri}/{staged.folder}"
+            self._writer.write(output.dataframe(consumed_once=True), folder)
+            fault_point("sink.staged")
+            # 4. The journal.
+            moves = staged.make_durable()
+            fault_point("sink.journaled")
+        except Exception:
+            # What is staged by a driver that has been replaced, its successor removes.
+            with suppress(OwnershipLostError), runtime.checkpoint.as_owner():
+                staged.undo()
+            raise
+        with runtime.checkpoint.as_owner():
+            self._show(staged, batch_id, moves)
+        fault_point("sink.committed")
+        self._claim(runtime)
+        # 7. No traces.
+        staged.remove()
+        return None
+
+    def _show(self, staged: StagedBatch, batch_id: int, moves: Sequence[str]) -> None:
+        try:
+            # 5. In place.
+            files = staged.move(moves)
+            fault_point("sink.moved")
+        except Exception:
+            staged.undo()
+            raise
+        try:
+            # 6. Visible.
+            self._commit(batch_id, files)
+        except FileExistsError:
+            staged.undo()
+            raise self._somebody_else(f"batch {batch_id} has been written there") from None
+        except BaseException:
+            self._failed = True
+            raise
+
+    def stop(self) -> None:
+        if self._runtime is not None:
+            StagedBatch.remove_empty_folders(self._target, self._runtime.query_id)
+
+    def table(self) -> DataFrame:
+        """All rows that are committed, for who wants to verify them."""
+        assert self._runtime is not None
+        reader = self._runtime.session.read.format(self._format).schema(schema_of(self._runtime))
+        return reader.options(**self._options.for_spark).load(self._target.uri)
+
+    def _commit(self, batch_id: int, files: Sequence[str]) -> None:
+        listed = []
+        for path in files:
+            entry = self._target.entry(path)
+            if entry is None:
+                raise CheckpointError(
+                    f"{self._target.uri}/{path} has been removed by somebody while it was written",
+                    path,
+                )
+            listed.append(
+                ManifestFile(
+                    self._target.file_uri(path),
+                    entry.size,
+                    entry.modified_ms,
+                    self._target.block_size,
+                    self._target.replication,
+                )
+            )
+        fault_point("sink.before-commit")
+        self._manifest.add(batch_id, listed)
+
+    def _claim(self, runtime: SinkRuntime) -> None:
+        """Say whose directory it is, once: after a batch, because the manifest has room for one query."""
+        if not self._claimed and self._manifest.owner() is None:
+            self._manifest.claim(runtime.query_id, runtime.query_name)
+        self._claimed = True
+
+    def _require_own(self, runtime: SinkRuntime) -> None:
+        """IF there is a manifest with batches: it is continued by the query that has written it, which is
+        the one whose checkpoint has planned all of these batches. Spark would leave out, without a word,
+        the batches of any other query until their numbers are higher than those in the manifest.
+
+        ELSE: nobody else's files may be there, because the first manifest would hide them from Spark's
+        readers. What is there while the first batch of the query is unfinished is left of that.
+        """
+        latest = self._manifest.latest
+        planned = [int(name) for name in runtime.checkpoint.list("offsets") if name.isdigit()]
+        if latest is None:
+            is_first = planned == [0] and not runtime.checkpoint.list("commits")
+            if not self._options.allow_foreign_files and not is_first:
+                self._require_no_files()
+            return
+        owner = self._manifest.owner()
+        if owner is not None and owner.get("queryId") != runtime.query_id:
+            raise self._somebody_else(f"it has the batches of {_named(owner)}")
+        if not planned:
+            raise self._somebody_else(
+                f"it has the batches of another query up to {latest}, and this query is new "
+                f"({runtime.checkpoint.uri} has no batches)"
+            )
+        if max(planned) < latest:
+            raise self._somebody_else(
+                f"it has batches up to {latest}, and the checkpoint {runtime.checkpoint.uri} has planned "
+                f"only those up to {max(planned)}"
+            )
+
+    def _require_no_files(self) -> None:
+        found = next(self._target.walk(), None)
+        if found is not None:
+            raise CheckpointError(
+                f"{self._target.uri} has files that no streaming query has written, such as {found.path}: "
+                "Spark would not read them any more once a query writes there. Write to an empty "
+                "directory, or set the option allowForeignFiles to true if that is what you want.",
+                self._target.uri,
+            )
+
+    def _somebody_else(self, finding: str) -> CheckpointError:
+        return CheckpointError(
+            f"cannot write to {self._target.uri}: {finding}. Start the query with the checkpoint that it was "
+            "begun with, or write to another directory.",
+            self._target.uri,
+        )
+
+
+def schema_of(runtime: SinkRuntime) -> StructType:
+    return StructType.fromJson(json.loads(runtime.schema_json))
+
+
+def _named(owner: Mapping[str, object]) -> str:
+    name = owner.get("queryName")
+    return f"the query {owner.get('queryId')}" + (f" ({name})" if name else "")
+
+
+def check_columns(format: str, schema: StructType, partition_by: Sequence[str]) -> None:
+    """Refuse at start what Spark's writer would refuse in the first batch."""
+    columns = {field.name.lower(): field for field in schema.fields}
+    for name in partition_by:
+        if name.lower() not in columns:
+            raise SinkError(
+                f"partitionBy({name!r}): there is no such column, only {', '.join(schema.names)}"
+            )
+    partitions = {name.lower() for name in partition_by}
+    data = [field for name, field in columns.items() if name not in partitions]
+    if not data:
+        raise SinkError("partitionBy names every column: nothing would be left to write into files")
+    if format.lower() == "text" and [type(field.dataType) for field in data] != [StringType]:
+        found = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in data)
+        raise SinkError(
+            f"the text format writes one string column, and this query has {found}: make one of them, such "
+            "as df.select(to_json(struct('*')))"
+        )

@@ -1,0 +1,111 @@
+"""The files of a batch between Spark's tasks and their place.
+
+::
+
+    _tidemill_staging/
+      5c8bf0d5-2a3a-4a7e-9f0e-0b6b2f4f8a11/     the query
+        7/                                      the batch
+          93d0c1aa/                             an attempt
+            files/                              what Spark has written
+              day=1/part-00000-6a1c.snappy.parquet
+            journal                             where the files will be
+
+Every attempt has a folder of its own: tasks of a driver that has been replaced may still write into theirs.
+
+``journal``, whose last line says that it is whole::
+
+    v1
+    day=1/part-00000-6a1c.snappy.parquet
+    end
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Iterator, Sequence
+
+from tidemill.common.fault_points import fault_point
+from tidemill.sinks.files.target_directory import TargetDirectory
+
+STAGING = "_tidemill_staging"
+BATCH_NUMBER = re.compile("[0-9]+")
+
+
+class StagedBatch:
+    """A new attempt of a batch, and all that earlier ones have left."""
+
+    def __init__(self, target: TargetDirectory, query_id: str, batch_id: int) -> None:
+        self._target = target
+        self._root = f"{STAGING}/{query_id}/{batch_id}"
+        attempt = f"{self._root}/{uuid.uuid4().hex[:8]}"
+        self._journal = f"{attempt}/journal"
+        self.folder = f"{attempt}/files"
+        """Where Spark is to write."""
+
+    def make_durable(self) -> list[str]:
+        """The contents of what Spark has written, and a journal of where it goes. Paths below the target."""
+        files = list(self._written(self.folder))
+        self._target.sync(files)
+        places = [path.removeprefix(f"{self.folder}/") for path in files]
+        text = "\n".join(["v1", *places, "end"])
+        self._target.create(self._journal, text.encode())
+        return places
+
+    def _written(self, folder: str) -> Iterator[str]:
+        """The data files. A folder is that of a partition, whatever its column is called."""
+        for entry in self._target.list(folder):
+            if entry.is_folder:
+                if "=" in entry.name:
+                    yield from self._written(entry.path)
+            elif not entry.name.startswith((".", "_")):
+                yield entry.path
+
+    def move(self, places: Sequence[str]) -> Sequence[str]:
+        """Put the files of the journal into place."""
+        for place in places:
+            self._target.move(f"{self.folder}/{place}", place)
+            fault_point("sink.move")
+        self._target.sync_names(places)
+        return places
+
+    def undo(self) -> None:
+        """Remove all attempts of a batch that is not committed: what is in place first, the journal last."""
+        for attempt in self._target.list(self._root):
+            self._undo(f"{attempt.path}/journal")
+        self.remove()
+
+    def _undo(self, journal: str) -> None:
+        try:
+            version, *places, end = self._target.read(journal).decode().split("\n")
+        except (FileNotFoundError, NotADirectoryError):
+            return  # nothing has been moved without a journal
+        assert (version, end) == ("v1", "end"), f"{journal} is cut off"
+        for place in places:
+            self._target.delete(place)
+            folder = place.rpartition("/")[0]
+            while folder:  # that the attempt may have made
+                self._target.delete_folder(folder, only_if_empty=True)
+                folder = folder.rpartition("/")[0]
+        if places:
+            fault_point("sink.undone")
+
+    def remove(self) -> None:
+        """Remove the folder of a batch that has been committed."""
+        self._target.delete_folder(self._root)
+
+    @staticmethod
+    def remove_empty_folders(target: TargetDirectory, query_id: str) -> None:
+        target.delete_folder(f"{STAGING}/{query_id}", only_if_empty=True)
+        target.delete_folder(STAGING, only_if_empty=True)
+
+
+def remove_all_staging(target: TargetDirectory, query_id: str, latest: int | None) -> None:
+    """After a crash: undo what is not in the manifest, whose newest batch is ``latest``, forget what is."""
+    for entry in target.list(f"{STAGING}/{query_id}"):
+        if BATCH_NUMBER.fullmatch(entry.name):
+            staged = StagedBatch(target, query_id, int(entry.name))
+            if latest is not None and int(entry.name) <= latest:
+                staged.remove()
+            else:
+                staged.undo()

@@ -1,0 +1,267 @@
+"""The directory that a file sink writes into: the few operations that its protocol needs."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from urllib.parse import quote, urlsplit
+
+from tidemill.common.durable_folders import make_folder, sync
+from tidemill.spark.files.hadoop_files import default_file_system
+from tidemill.spark.files.hadoop_folder import HadoopFolder
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# What java.net.URI leaves as it is in a path.
+_PLAIN = "/:@!$&'()*+,;=-._~"
+
+
+@dataclass(frozen=True)
+class TargetEntry:
+    """A file or a folder, by its path from the root."""
+
+    path: str
+    is_folder: bool
+    size: int
+    modified_ms: int
+
+    @property
+    def name(self) -> str:
+        return self.path.rpartition("/")[2]
+
+
+class TargetDirectory(ABC):
+    """A directory tree that Spark's tasks write into and the driver arranges. Paths are relative."""
+
+    uri: str
+    """The root as Spark is to be told it."""
+    block_size: int
+    replication: int
+
+    @abstractmethod
+    def file_uri(self, path: str) -> str:
+        """A file as the manifest names it: a URI, with what is special in it escaped."""
+
+    @abstractmethod
+    def list(self, folder: str) -> list[TargetEntry]:
+        """What is in a folder, hidden files too. Empty if there is no such folder."""
+
+    @abstractmethod
+    def read(self, path: str) -> bytes:
+        """``FileNotFoundError`` if it is not there."""
+
+    @abstractmethod
+    def create(self, path: str, data: bytes) -> None:
+        """Make a file that appears whole, and is durable then. ``FileExistsError`` if it is there already."""
+
+    @abstractmethod
+    def sync(self, files: Sequence[str]) -> None:
+        """Make the contents of files durable."""
+
+    def make(self) -> None:
+        """Make the directory, if it is not there. ``OSError`` if it cannot be made, or is none."""
+
+    @abstractmethod
+    def move(self, source: str, target: str) -> None:
+        """Move a file, making the folders above its target."""
+
+    @abstractmethod
+    def sync_names(self, files: Sequence[str]) -> None:
+        """Make the names of files durable that have been moved."""
+
+    @abstractmethod
+    def entry(self, path: str) -> TargetEntry | None:
+        """What is known of a file. None if it is not there."""
+
+    @abstractmethod
+    def delete(self, path: str) -> None:
+        """Remove a file, if it is there."""
+
+    @abstractmethod
+    def delete_folder(self, folder: str, only_if_empty: bool = False) -> None:
+        """Remove a folder and all that is in it, if it is there."""
+
+    def walk(self, folder: str = "") -> Iterator[TargetEntry]:
+        """All files below a folder that readers would see: no name on the way begins with ``_`` or a dot."""
+        for entry in self.list(folder):
+            # Spark does read the folder of a column whose name begins with an underscore.
+            hidden = entry.name.startswith("_") and "=" not in entry.name
+            if hidden or entry.name.startswith("."):
+                continue
+            if entry.is_folder:
+                yield from self.walk(entry.path)
+            else:
+                yield entry
+
+
+def open_target(session: SparkSession, path: str) -> TargetDirectory:
+    """The directory that Spark would write to for ``path``: of the operating system, or any of Hadoop's."""
+    scheme = urlsplit(path).scheme
+    if scheme == "file":
+        # Spark takes the path by the letter, without unescaping.
+        return LocalTarget("/" + path.removeprefix("file:").lstrip("/"))
+    if not scheme and default_file_system(session.sparkContext).startswith("file:"):
+        return LocalTarget(path)
+    return HadoopTarget(HadoopFolder(session.sparkContext, path))
+
+
+class LocalTarget(TargetDirectory):
+    """A directory of the operating system, without a way through the JVM."""
+
+    # What Hadoop's local file system says of every file.
+    block_size = 32 << 20
+    replication = 1
+
+    def __init__(self, directory: str) -> None:
+        self._root = os.path.abspath(directory)
+        self.uri = self._root
+
+    def _path(self, path: str) -> str:
+        return f"{self._root}/{path}" if path else self._root
+
+    def make(self) -> None:
+        make_folder(self._root)
+        if not os.path.isdir(self._root):
+            raise NotADirectoryError(errno.ENOTDIR, "it is a file, and not a directory", self._root)
+        if not os.access(self._root, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, "this program may not write there", self._root)
+
+    def file_uri(self, path: str) -> str:
+        return f"file://{quote(self._path(path), safe=_PLAIN)}"
+
+    def list(self, folder: str) -> list[TargetEntry]:
+        prefix = f"{folder}/" if folder else ""
+        try:
+            with os.scandir(self._path(folder)) as found:
+                return [
+                    _entry(prefix + item.name, item.is_dir(), item.stat())
+                    for item in found
+                    if item.is_dir() or item.is_file()
+                ]
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def read(self, path: str) -> bytes:
+        with open(self._path(path), "rb") as file:
+            return file.read()
+
+    def create(self, path: str, data: bytes) -> None:
+        target = self._path(path)
+        folder, name = os.path.split(target)
+        make_folder(folder)
+        staged = os.path.join(folder, f".{name}.{uuid.uuid4().hex[:8]}.tmp")
+        try:
+            with open(staged, "xb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            if not os.path.exists(target):
+                # Of a file that is gone: Hadoop would hold it against the new one.
+                with suppress(OSError):
+                    os.unlink(os.path.join(folder, f".{name}.crc"))
+            # Unlike a rename, a link does not replace what is there.
+            os.link(staged, target)
+        finally:
+            with suppress(OSError):
+                os.unlink(staged)
+        sync(folder)
+
+    def sync(self, files: Sequence[str]) -> None:
+        for path in files:
+            sync(self._path(path))
+
+    def move(self, source: str, target: str) -> None:
+        try:
+            os.rename(self._path(source), self._path(target))
+        except FileNotFoundError:
+            make_folder(os.path.dirname(self._path(target)))
+            os.rename(self._path(source), self._path(target))
+
+    def sync_names(self, files: Sequence[str]) -> None:
+        for folder in {os.path.dirname(self._path(path)) for path in files}:
+            sync(folder)
+
+    def entry(self, path: str) -> TargetEntry | None:
+        try:
+            return _entry(path, False, os.stat(self._path(path)))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def delete(self, path: str) -> None:
+        with suppress(FileNotFoundError, NotADirectoryError):
+            os.unlink(self._path(path))
+
+    def delete_folder(self, folder: str, only_if_empty: bool = False) -> None:
+        if only_if_empty:
+            with suppress(OSError):
+                os.rmdir(self._path(folder))
+            return
+        with suppress(FileNotFoundError):
+            shutil.rmtree(self._path(folder))
+
+
+def _entry(path: str, is_folder: bool, stat: os.stat_result) -> TargetEntry:
+    return TargetEntry(path, is_folder, stat.st_size, stat.st_mtime_ns // 1_000_000)
+
+
+class HadoopTarget(TargetDirectory):
+    """A directory of any file system that Spark writes to (``hdfs:``, ``s3a:``, ...), through Hadoop.
+
+    What such a file system has accepted is durable: there is nothing to sync. A move is a copy where the
+    store is one of objects.
+    """
+
+    def __init__(self, folder: HadoopFolder) -> None:
+        self._folder = folder
+        self.uri = folder.uri
+        self.block_size = folder.block_size
+        self.replication = folder.replication
+
+    def file_uri(self, path: str) -> str:
+        return self._folder.escaped(path)
+
+    def list(self, folder: str) -> list[TargetEntry]:
+        prefix = f"{folder}/" if folder else ""
+        return [
+            TargetEntry(
+                prefix + status.path.rstrip("/").rpartition("/")[2],
+                status.is_directory,
+                status.size,
+                status.modified_ms,
+            )
+            for status in self._folder.list(folder)
+        ]
+
+    def read(self, path: str) -> bytes:
+        return self._folder.read(path)
+
+    def create(self, path: str, data: bytes) -> None:
+        self._folder.create(path, data)
+
+    def sync(self, files: Sequence[str]) -> None:
+        pass
+
+    def move(self, source: str, target: str) -> None:
+        self._folder.move(source, target)
+
+    def sync_names(self, files: Sequence[str]) -> None:
+        pass
+
+    def entry(self, path: str) -> TargetEntry | None:
+        found = self._folder.size_and_time(path)
+        return None if found is None else TargetEntry(path, False, *found)
+
+    def delete(self, path: str) -> None:
+        self._folder.delete(path)
+
+    def delete_folder(self, folder: str, only_if_empty: bool = False) -> None:
+        if not only_if_empty or not self._folder.list(folder):
+            self._folder.delete(folder)

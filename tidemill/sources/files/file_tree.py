@@ -1,0 +1,317 @@
+"""The files below a directory that a stream has not taken yet.
+
+Directories named ``key=value`` are partitions, and everything below them belongs to the input. So does all
+that is below any other directory if the stream looks into all of them (``recursiveFileLookup``).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import stat
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from tidemill.common.clock import Clock, SystemClock
+from tidemill.sources.files.directory import FoundFile
+from tidemill.sources.files.file_stream_options import FileFilter
+from tidemill.sources.files.hadoop_paths import escaped, is_pattern, matching_paths, path_of, uri_of
+from tidemill.sources.files.seen_files import SeenFiles
+from tidemill.spark.files.hadoop_files import HadoopFileSystem, HadoopStatus
+
+logger = logging.getLogger(__name__)
+
+SETTLED_AFTER_MS = 2_000
+"""A directory that last changed so long before it was listed has nothing that the listing did not show.
+
+Files that are made within the resolution of a file system's clock leave it with the same time.
+"""
+
+RECHECK_OVER = 16
+"""A file that was too old is looked at again in one of so many listings. See :class:`_Folder`."""
+
+
+class FileTree(Protocol):
+    """Something that has files, which are named by the URIs that Spark's logs have."""
+
+    def new_files(self) -> list[FoundFile]:
+        """All that have not been seen, in no order. What cannot be listed is reported once, and empty."""
+        ...
+
+    def size_of(self, uri: str) -> int | None:
+        """Bytes of a file. None if it is gone."""
+        ...
+
+    def is_gone(self, uri: str) -> bool:
+        """True if the file is certainly not there any more. Cheap: where it costs a call, nobody is asked."""
+        ...
+
+
+@dataclass
+class _Folder:
+    """What is remembered of one directory between two listings.
+
+    ``uris`` has the files, by their names. ``too_old`` has the inodes of those that are neither new nor
+    remembered: such a name is looked at again when it stands for another file, which may have, by chance,
+    the same inode.
+    """
+
+    modified_ns: int = -1
+    settled: bool = False
+    listings: int = 0
+    folders: list[str] = field(default_factory=list)
+    uris: dict[str, str] = field(default_factory=dict)
+    too_old: dict[str, int] = field(default_factory=dict)
+    candidates: list[FoundFile] = field(default_factory=list)
+
+
+class LocalTree:
+    """A directory, a file or a pattern of either, which the operating system can list.
+
+    A directory whose own modification time has not moved is not listed again, and a file that has been
+    taken is not looked at again. So a directory of 10,000 files costs one call while nothing comes.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        file_filter: FileFilter,
+        recursive: bool,
+        seen: SeenFiles,
+        wall_clock: Clock | None = None,
+    ) -> None:
+        self._path = path
+        self._filter = file_filter
+        self._recursive = recursive
+        self._seen = seen
+        self._wall_clock = wall_clock or SystemClock()
+        self._folders: dict[str, _Folder] = {}
+        self._visited: dict[str, _Folder] = {}
+        self._reported: set[str] = set()
+
+    def new_files(self) -> list[FoundFile]:
+        self._visited = {}
+        found: list[FoundFile] = []
+        for root in self._roots():
+            found += self._visit(root, self._recursive, frozenset())
+        self._folders = self._visited
+        return found
+
+    def size_of(self, uri: str) -> int | None:
+        try:
+            return os.stat(path_of(uri)).st_size
+        except OSError:
+            return None
+
+    def is_gone(self, uri: str) -> bool:
+        return not os.path.lexists(path_of(uri))
+
+    def _roots(self) -> list[str]:
+        if not is_pattern(self._path):
+            return [self._path]
+        return [
+            p for p in matching_paths(self._path) if not self._filter.hides(os.path.basename(p))
+        ]
+
+    def _visit(
+        self, path: str, everything: bool, above: frozenset[tuple[int, int]]
+    ) -> list[FoundFile]:
+        try:
+            status = os.stat(path)
+            if not stat.S_ISDIR(status.st_mode):
+                return self._single_file(path, status)
+            identity = status.st_dev, status.st_ino
+            if identity in above:
+                return []  # a link that leads back to where it is
+            folder = self._folders.get(path) or _Folder()
+            if folder.settled and folder.modified_ns == status.st_mtime_ns:
+                folder.candidates = [
+                    file
+                    for file in folder.candidates
+                    if self._seen.is_new(file.path, file.modified_ms)
+                ]
+            else:
+                self._list(path, folder, status.st_mtime_ns)
+        except OSError as error:
+            self._report_once(path, error)
+            return []
+        self._reported.discard(path)
+        self._visited[path] = folder
+        found = list(folder.candidates)
+        for name in folder.folders:
+            if everything or "=" in name:
+                found += self._visit(os.path.join(path, name), True, above | {identity})
+        return found
+
+    def _list(self, path: str, folder: _Folder, modified_ns: int) -> None:
+        now_ms = self._wall_clock.wall_ms()
+        turn = folder.listings % RECHECK_OVER
+        prefix = uri_of(path).rstrip("/")
+        folders: list[str] = []
+        uris: dict[str, str] = {}
+        too_old: dict[str, int] = {}
+        candidates: list[FoundFile] = []
+        with os.scandir(path) as entries:
+            for entry in entries:
+                name = entry.name
+                if self._filter.hides(name):
+                    continue
+                uri = folder.uris.get(name)
+                if uri is not None and uri in self._seen:
+                    uris[name] = uri
+                    continue
+                inode = folder.too_old.get(name)
+                if (
+                    inode is not None
+                    and inode == entry.inode()
+                    and hash(name) % RECHECK_OVER != turn
+                ):
+                    too_old[name] = inode
+                    continue
+                try:
+                    if entry.is_dir():
+                        folders.append(name)
+                        continue
+                    if not self._filter.takes_name(name) or not self._has_a_name(path, name):
+                        continue
+                    status = entry.stat()
+                except FileNotFoundError:
+                    continue  # gone since it was listed; a dangling link never was a file
+                except OSError as error:
+                    self._report_once(entry.path, error)
+                    continue
+                if not stat.S_ISREG(status.st_mode):
+                    continue
+                uri = uris[name] = f"{prefix}/{uri_of('/' + name)[len('file:///') :]}"
+                file = FoundFile(uri, status.st_size, status.st_mtime_ns // 1_000_000)
+                if self._is_new(file):
+                    candidates.append(file)
+                elif uri not in self._seen:
+                    too_old[name] = entry.inode()
+        folder.folders, folder.uris = folders, uris
+        folder.too_old, folder.candidates = too_old, candidates
+        folder.modified_ns = modified_ns
+        folder.settled = modified_ns // 1_000_000 + SETTLED_AFTER_MS < now_ms
+        folder.listings += 1
+
+    def _single_file(self, path: str, status: os.stat_result) -> list[FoundFile]:
+        name = os.path.basename(path)
+        if not stat.S_ISREG(status.st_mode) or not self._has_a_name(path, name):
+            return []
+        if self._filter.hides(name) or not self._filter.takes_name(name):
+            return []
+        file = FoundFile(uri_of(path), status.st_size, status.st_mtime_ns // 1_000_000)
+        return [file] if self._is_new(file) else []
+
+    def _is_new(self, file: FoundFile) -> bool:
+        return self._filter.takes_time(file.modified_ms) and self._seen.is_new(
+            file.path, file.modified_ms
+        )
+
+    def _has_a_name(self, path: str, name: str) -> bool:
+        """False for bytes that are no UTF-8: Spark could neither read nor log such a file."""
+        if name.isascii():
+            return True
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            self._report_once(os.path.join(path, name), "its name is not UTF-8")
+            return False
+        return True
+
+    def _report_once(self, path: str, error: OSError | str) -> None:
+        if path not in self._reported:
+            self._reported.add(path)
+            logger.warning(
+                "cannot look into %s: %s; trying again at every batch", ascii(path), error
+            )
+
+
+class HadoopTree:
+    """A directory, a file or a pattern of either, listed through Hadoop (``hdfs:``, ``s3a:``, ...).
+
+    A directory whose own modification time has not moved is not listed again. Object stores do not
+    keep one: there every batch lists.
+    """
+
+    def __init__(
+        self,
+        file_system: HadoopFileSystem,
+        path: str,
+        file_filter: FileFilter,
+        recursive: bool,
+        seen: SeenFiles,
+        wall_clock: Clock | None = None,
+    ) -> None:
+        self._fs = file_system
+        self._path = path
+        self._filter = file_filter
+        self._recursive = recursive
+        self._seen = seen
+        self._wall_clock = wall_clock or SystemClock()
+        self._listings: dict[str, tuple[int, list[HadoopStatus]]] = {}
+        self._visited: dict[str, tuple[int, list[HadoopStatus]]] = {}
+        self._reported = False
+
+    def new_files(self) -> list[FoundFile]:
+        self._visited = {}
+        try:
+            roots = self._fs.glob(self._path)
+            if not roots and not is_pattern(self._path):
+                raise FileNotFoundError("there is no such file or directory")
+            found: list[FoundFile] = []
+            for root in roots:
+                if not (is_pattern(self._path) and self._hides(root)):
+                    found += self._visit(root, self._recursive)
+        except Exception as error:  # every kind of IOException has the same type
+            if not self._reported:
+                self._reported = True
+                reason = str(error).split("\n\tat ")[0].replace("\n", " ")
+                logger.warning(
+                    "cannot list %s: %s; trying again at every batch", self._path, reason
+                )
+            return []
+        self._reported = False
+        self._listings = self._visited
+        return found
+
+    def size_of(self, uri: str) -> int | None:
+        statuses = self._fs.glob(escaped(path_of(uri)))
+        return statuses[0].size if statuses else None
+
+    def is_gone(self, uri: str) -> bool:
+        return False
+
+    def _hides(self, status: HadoopStatus) -> bool:
+        return self._filter.hides(status.path.rsplit("/", 1)[-1])
+
+    def _visit(self, status: HadoopStatus, everything: bool) -> list[FoundFile]:
+        if not status.is_directory:
+            name = status.path.rsplit("/", 1)[-1]
+            if not self._filter.takes_name(name) or not self._filter.takes_time(status.modified_ms):
+                return []
+            file = FoundFile(uri_of(status.path), status.size, status.modified_ms)
+            return [file] if self._seen.is_new(file.path, file.modified_ms) else []
+        known = self._listings.get(status.path)
+        if known is None or known[0] != status.modified_ms:
+            now_ms = self._wall_clock.wall_ms()
+            settled = 0 < status.modified_ms < now_ms - SETTLED_AFTER_MS
+            children = [one for one in self._fs.listing(status.path) if not self._hides(one)]
+            known = (status.modified_ms if settled else -1), children
+        else:
+            # A directory does not change when something comes into one that is in it.
+            known = known[0], [self._again(one) for one in known[1]]
+        self._visited[status.path] = known
+        found = []
+        for child in known[1]:
+            if not child.is_directory:
+                found += self._visit(child, everything)
+            elif everything or "=" in child.path.rsplit("/", 1)[-1]:
+                found += self._visit(child, True)
+        return found
+
+    def _again(self, status: HadoopStatus) -> HadoopStatus:
+        if not status.is_directory:
+            return status
+        now = self._fs.glob(escaped(status.path))
+        return now[0] if now else status

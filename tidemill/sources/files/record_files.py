@@ -1,0 +1,334 @@
+"""New files of a directory."""
+
+from __future__ import annotations
+
+import logging
+import re
+from abc import abstractmethod
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from pyspark.errors import AnalysisException
+
+from tidemill.batches.batch import AdmissionLimit, Offset, OffsetRange, RangeSize
+from tidemill.batches.parallelism import tasks_for_bytes
+from tidemill.batches.source import RecordSource, SourceRuntime
+from tidemill.sources.files.directory import DirectoryLister, FoundFile
+from tidemill.sources.files.hadoop_directory import lister_for
+from tidemill.sources.record_size import RecordSize
+from tidemill.spark.files.hadoop_files import text_as_arrow
+from tidemill.tasks.file_reader import (
+    ArrowLines,
+    BinaryRecords,
+    FileSplit,
+    ReadReport,
+    ReportParam,
+    TextLines,
+    is_packed,
+    pack_splits,
+)
+
+if TYPE_CHECKING:
+    from pyspark import RDD, SparkContext
+
+logger = logging.getLogger(__name__)
+
+BEFORE = "before"
+"""The log entry with the files that were there before the stream."""
+
+RECORD_SIZE = "record-size"
+"""The log entry with the bytes that a record has, for a stream that is limited in records."""
+
+CLOCK_MAY_GO_BACK_MS = 2 * 3_600_000
+"""So far may the machine's clock be set back without a file being missed or taken twice."""
+
+
+class FileSource(RecordSource):
+    """Offset: how many files the stream has taken so far.
+
+    A file belongs to the stream if it was not there when the stream was made, and if its modification
+    time lies within the remember window before a batch and not after it (a file from the future
+    waits). It is taken exactly once, by its path. Files come in the order of their modification
+    times. All of that holds through restarts: files that were found are in the source's log before
+    a batch is planned with them.
+
+    What is found is put at the end of a log, whose positions are the offsets. So how far a batch can
+    reach depends on nothing but the log, and a plan that was given up can be made again.
+
+    A limit in records is one in bytes, by the size that records had in the batches before
+    (:class:`RecordSize`). Until the first has been read a record is taken to have ``record_bytes``.
+    """
+
+    def __init__(
+        self,
+        spark_context: SparkContext,
+        lister: DirectoryLister,
+        remember_ms: int,
+        record_bytes: int = 1,
+    ) -> None:
+        self._sc = spark_context
+        self._lister = lister
+        self._remember_ms = remember_ms
+        # Found, or there before the stream: path to modification time, for as long as it could look new.
+        self._seen: dict[str, int] = {}
+        self._log: dict[int, FoundFile] = {}
+        self._log_end = 0
+        # What is on disk: the position of an entry to the latest modification time in it.
+        self._entries: dict[str, int] = {}
+        self._oldest_ms = 0
+        self._runtime: SourceRuntime | None = None
+        self._report = spark_context.accumulator(ReadReport(), ReportParam())
+        self._reported_problems: set[str] = set()
+        self._record_size = RecordSize(record_bytes)
+        self._logged_record_bytes: float | None = None
+
+    def defined(self, time_ms: int) -> None:
+        oldest_ms = time_ms - self._remember_ms - CLOCK_MAY_GO_BACK_MS
+        for file in self._lister.find(oldest_ms, 1 << 62, ()):
+            self._seen[file.path] = file.modified_ms
+
+    def start(self, runtime: SourceRuntime) -> None:
+        self._runtime = runtime
+        if runtime.log is None:
+            return
+        entries = runtime.log.entries()
+        if BEFORE not in entries:
+            runtime.log.put(BEFORE, map(list, self._seen.items()))
+            return
+        self._seen = dict(entries[BEFORE])
+        if RECORD_SIZE in entries:
+            (self._logged_record_bytes,) = entries[RECORD_SIZE]
+            self._record_size = RecordSize(self._logged_record_bytes)
+        for name, values in entries.items():
+            if name.isdigit():
+                files = [FoundFile(**value) for value in values]
+                self._log.update(enumerate(files, int(name)))
+                self._note(name, files)
+        self._log_end = max(self._log, default=-1) + 1
+
+    @abstractmethod
+    def _read_files(self, files: list[FoundFile]) -> RDD[Any]:
+        """The records of some files, which is never an empty list."""
+
+    def initial_offset(self) -> Offset:
+        return 0
+
+    def latest_offset(self, start: Offset, limit: AdmissionLimit, time_ms: int) -> Offset:
+        self._discover(time_ms)
+        max_bytes = self._max_bytes(limit)
+        end, size = start, 0
+        while end < self._log_end:
+            size += self._log[end].size
+            too_many = limit.max_files is not None and end - start >= limit.max_files
+            too_large = max_bytes is not None and size > max_bytes
+            if end > start and (too_many or too_large):
+                break
+            end += 1
+        return end
+
+    def _max_bytes(self, limit: AdmissionLimit) -> int | None:
+        if limit.max_records is None:
+            return limit.max_bytes
+        self._log_record_size()
+        max_bytes = self._record_size.bytes_of(limit.max_records)
+        return max_bytes if limit.max_bytes is None else min(max_bytes, limit.max_bytes)
+
+    def _log_record_size(self) -> None:
+        """Without it a stream that goes on with its rate would not know what that means in bytes."""
+        size, known = self._record_size, self._logged_record_bytes
+        if self._runtime is None or self._runtime.log is None or not size.is_known:
+            return
+        if known is None or size.differs_from(known):
+            record_bytes = size.bytes_per_record
+            self._runtime.log.put(RECORD_SIZE, [record_bytes])
+            self._logged_record_bytes = record_bytes
+
+    def _discover(self, time_ms: int) -> None:
+        """Put files that have become visible into the log. They stay there, however long a limit
+        holds them back.
+
+        Files have their times from the machine's own clock. When that is set back the stream's clock is
+        ahead of it, and a file that comes now is not old. How far the window follows has a limit: what
+        it may come back to must still be known.
+        """
+        now_ms = time_ms if self._runtime is None else min(time_ms, self._runtime.clock.wall_ms())
+        self._oldest_ms = max(self._oldest_ms, time_ms - self._remember_ms)
+        oldest_ms = max(now_ms - self._remember_ms, self._oldest_ms - CLOCK_MAY_GO_BACK_MS)
+        found = self._lister.find(oldest_ms, time_ms, self._seen)
+        forgotten_ms = self._oldest_ms - CLOCK_MAY_GO_BACK_MS
+        self._seen = {path: at_ms for path, at_ms in self._seen.items() if at_ms > forgotten_ms}
+        if not found:
+            return
+        files = sorted(found, key=lambda file: (file.modified_ms, file.path))
+        if self._runtime is not None and self._runtime.log is not None:
+            self._runtime.log.put(str(self._log_end), map(asdict, files))
+        self._note(str(self._log_end), files)
+        self._log.update(enumerate(files, self._log_end))
+        self._log_end += len(files)
+
+    def _note(self, entry: str, files: list[FoundFile]) -> None:
+        self._seen.update((file.path, file.modified_ms) for file in files)
+        self._entries[entry] = max(file.modified_ms for file in files)
+
+    def size(self, range_: OffsetRange) -> RangeSize:
+        files = self._files(range_)
+        return RangeSize(
+            records=0 if not files else None,
+            bytes=sum(file.size for file in files),
+            description="\n".join(file.path for file in files),
+        )
+
+    def read(self, range_: OffsetRange) -> RDD[Any]:
+        files = self._files(range_)
+        return self._read_files(files) if files else self._sc.emptyRDD()
+
+    def records_read(self, range_: OffsetRange) -> int | None:
+        self._log_problems()
+        files = self._files(range_)
+        records = self._report.value.records_of({file.path for file in files})
+        self._record_size.learn(records, sum(file.size for file in files))
+        return records
+
+    def commit(self, end: Offset) -> None:
+        self._log_problems()
+        done = [position for position in self._log if position < end]
+        paths = {self._log.pop(position).path for position in done}
+        self._report.value.forget(paths)
+        self._reported_problems -= paths
+        self._delete_entries(end)
+
+    def _delete_entries(self, end: Offset) -> None:
+        """Delete from the disk what no batch will read and no listing can mistake for new."""
+        if self._runtime is None or self._runtime.log is None:
+            return
+        starts = sorted(map(int, self._entries))
+        for start, next_start in pairwise([*starts, self._log_end]):
+            too_old_ms = self._oldest_ms - CLOCK_MAY_GO_BACK_MS
+            if next_start <= end and self._entries[str(start)] <= too_old_ms:
+                if next_start == self._log_end:
+                    return  # the last one says how far the log has come
+                self._runtime.log.delete(str(start))
+                del self._entries[str(start)]
+
+    def _files(self, range_: OffsetRange) -> list[FoundFile]:
+        return [self._log[position] for position in range(range_.start, range_.end)]
+
+    def _log_problems(self) -> None:
+        for path, problem in list(self._report.value.problems.items()):
+            if path not in self._reported_problems:
+                self._reported_problems.add(path)
+                logger.warning("file %s: %s; the stream goes on without it", path, problem)
+
+    def _splits(
+        self, files: list[FoundFile], align: int = 1, may_be_packed: bool = False
+    ) -> RDD[FileSplit]:
+        tasks = tasks_for_bytes(sum(file.size for file in files), self._sc.defaultParallelism)
+        packed = pack_splits(
+            [
+                (file.path, file.size, not (may_be_packed and is_packed(file.path)))
+                for file in files
+            ],
+            tasks,
+            align,
+        )
+        return self._sc.parallelize(packed, len(packed)).flatMap(_identity)
+
+
+def _identity(splits: list[FileSplit]) -> list[FileSplit]:
+    return splits
+
+
+def is_local(file: FoundFile) -> bool:
+    """True for a path of the operating system, false for a URI (``hdfs://host/x``, ``file:/x``)."""
+    return file.path.startswith("/")
+
+
+def needs_spark(file: FoundFile) -> bool:
+    """True for what Python cannot reach, or unpack as Hadoop would by the name of the file."""
+    return not is_local(file) or file.path.endswith((".deflate", ".lz4", ".snappy", ".zst"))
+
+
+class TextFileSource(FileSource):
+    """Lines of UTF-8 text. What Python can read is read by Python, all else by Spark."""
+
+    def _read_files(self, files: list[FoundFile]) -> RDD[str]:
+        by_python = [file for file in files if not needs_spark(file)]
+        by_spark = [file for file in files if needs_spark(file)]
+        rdds: list[RDD[str]] = []
+        if by_python:
+            splits = self._splits(by_python, may_be_packed=True)
+            rdds.append(splits.mapPartitionsWithIndex(TextLines(self._report)))
+        for file, batches, large in self._arrow_batches(by_spark):
+            lines = ArrowLines(self._report, file.path, large)
+            rdds.append(batches.mapPartitionsWithIndex(lines))
+        if not rdds:
+            return self._sc.emptyRDD()
+        return rdds[0] if len(rdds) == 1 else self._sc.union(rdds)
+
+    def _arrow_batches(
+        self, files: list[FoundFile]
+    ) -> Iterator[tuple[FoundFile, RDD[bytes], bool]]:
+        """All files in one RDD if they are all there, else each of those that are in its own."""
+        if not files:
+            return
+        try:
+            yield files[0], *text_as_arrow(self._sc, [uri_of(file) for file in files])
+        except AnalysisException as error:
+            if len(files) > 1:
+                for file in files:
+                    yield from self._arrow_batches([file])
+            else:
+                problem = f"cannot be read ({str(error).splitlines()[0]})"
+                self._report.value.merge(ReadReport(problems={files[0].path: problem}))
+
+
+def uri_of(file: FoundFile) -> str:
+    """The file as Spark's readers want it, who would take some characters of a name for a pattern."""
+    path = re.sub(r"([\\{}\[\]*?])", r"\\\1", file.path)
+    return f"file://{path}" if is_local(file) else path
+
+
+class BinaryRecordsSource(FileSource):
+    """Records of a fixed length, one after the other."""
+
+    def __init__(
+        self,
+        spark_context: SparkContext,
+        lister: DirectoryLister,
+        remember_ms: int,
+        record_length: int,
+    ) -> None:
+        super().__init__(spark_context, lister, remember_ms, record_length)
+        self._record_length = record_length
+
+    def _read_files(self, files: list[FoundFile]) -> RDD[bytes]:
+        local = [file for file in files if is_local(file)]
+        remote = [file.path for file in files if not is_local(file)]
+        rdds: list[RDD[bytes]] = []
+        if local:
+            records = BinaryRecords(self._record_length, self._report)
+            rdds.append(self._splits(local, self._record_length).mapPartitionsWithIndex(records))
+        if remote:
+            rdds.append(self._sc.binaryRecords(",".join(remote), self._record_length))
+        return rdds[0] if len(rdds) == 1 else self._sc.union(rdds)
+
+
+@dataclass(frozen=True)
+class DirectoryReader:
+    """Makes the source of a directory, when the program is written and again when it is recovered."""
+
+    directory: str
+    remember_ms: int
+    batches_remembered: int
+    record_length: int | None = None
+
+    def __call__(self, spark_context: SparkContext) -> FileSource:
+        lister = lister_for(spark_context, self.directory, self.batches_remembered)
+        if self.record_length is None:
+            return TextFileSource(spark_context, lister, self.remember_ms)
+        return BinaryRecordsSource(spark_context, lister, self.remember_ms, self.record_length)
+
+    def __str__(self) -> str:
+        return self.directory

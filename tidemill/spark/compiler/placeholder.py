@@ -1,0 +1,196 @@
+"""The streaming leaf that a DataFrame stands on until its query starts.
+
+``spark.readStream`` gives an ordinary streaming DataFrame of Spark's, so that its whole API, SQL over
+temporary views and Spark's own analysis work on it. Nothing ever reads that leaf: it carries an id, by which
+the compiler finds out what is to be read in its place.
+
+A file format is opened by Spark's own stream reader, whose checks, schema rules, partition columns and
+``_metadata`` column hold. Everything else stands on an empty directory of Parquet files with its schema.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamReader
+from pyspark.sql.types import StructType
+
+from tidemill.common.temporary_folder import temporary_folder
+from tidemill.errors import QueryError, UnsupportedError
+
+SOURCE_OPTION = "tidemillSource"
+STREAMING_RELATION = "StreamingRelation"
+
+
+@dataclass(frozen=True)
+class SourceDefinition:
+    """What a placeholder stands for. ``make`` makes a new source for each query that starts
+    (:class:`tidemill.batches.table_source.TableSource`).
+
+    ``options`` are those of the reader, by any case. ``name`` is what ``readStream.name()`` said.
+    ``backpressure`` and ``max_rate_per_s`` are the options ``backpressure`` and ``maxRatePerSecond``, None
+    where the reader does not say.
+    """
+
+    format: str
+    schema: StructType
+    options: Mapping[str, str]
+    make: Callable[[], Any]
+    path: str | None = None
+    name: str | None = None
+    backpressure: bool | None = None
+    max_rate_per_s: float | None = None
+
+
+@dataclass(frozen=True)
+class StreamingLeaf:
+    """A streaming leaf of a plan. ``source_id`` is None for one that Spark's own reader has made."""
+
+    source_id: str | None
+    description: str
+
+
+@dataclass
+class _Definitions:
+    """All placeholders of the process. A plan may outlive every Python object that knows of it (as a view),
+    so that nothing is ever forgotten; a definition is small.
+    """
+
+    by_id: dict[str, SourceDefinition] = field(default_factory=dict)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+_definitions = _Definitions()
+
+
+def new_source_id() -> str:
+    return str(uuid.uuid4())
+
+
+def define(source_id: str, definition: SourceDefinition) -> None:
+    with _definitions.lock:
+        _definitions.by_id[source_id] = definition
+
+
+def definition_of(source_id: str) -> SourceDefinition:
+    with _definitions.lock:
+        definition = _definitions.by_id.get(source_id)
+    if definition is None:
+        raise QueryError(
+            f"the stream {source_id} is not known in this process: make it here, with spark.readStream"
+        )
+    return definition
+
+
+def file_placeholder(
+    spark: SparkSession,
+    source_id: str,
+    format_name: str | None,
+    schema: StructType | str | None,
+    options: Mapping[str, str],
+    path: str | None,
+) -> DataFrame:
+    """A leaf that Spark's own file stream reader makes, with Spark's own errors.
+
+    A format of None is ``spark.sql.sources.default``.
+    """
+    reader = DataStreamReader(spark)  # PySpark's own
+    if format_name is not None:
+        reader = reader.format(format_name)
+    if schema is not None:
+        reader = reader.schema(schema)
+    for key, value in options.items():
+        reader = reader.option(key, value)
+    return reader.option(SOURCE_OPTION, source_id).load(path)
+
+
+def empty_placeholder(spark: SparkSession, source_id: str, schema: StructType) -> DataFrame:
+    reader = DataStreamReader(spark).format("parquet").schema(schema)
+    return reader.option(SOURCE_OPTION, source_id).load(_empty_directory())
+
+
+@dataclass(frozen=True)
+class StreamedTable:
+    """A table of files in the catalog, as a streaming DataFrame."""
+
+    df: DataFrame
+    format: str
+    path: str
+    options: Mapping[str, str]
+
+
+def table_placeholder(
+    spark: SparkSession, source_id: str, table_name: str, options: Mapping[str, str]
+) -> StreamedTable:
+    """A leaf for a table of the catalog, which has to be one of files."""
+    reader = DataStreamReader(spark)
+    for key, value in options.items():
+        reader = reader.option(key, value)
+    df = reader.option(SOURCE_OPTION, source_id).table(table_name)
+    leaves = _leaves(df)
+    if len(leaves) != 1 or leaves[0].getClass().getSimpleName() != STREAMING_RELATION:
+        raise UnsupportedError(
+            f"the table {table_name} is not a table of files, and cannot be read as a stream here: read "
+            "its files with spark.readStream.format(...).load(path), or before tidemill.attach(spark)"
+        )
+    source = leaves[0].dataSource()
+    found = {str(pair._1()): str(pair._2()) for pair in _items(source.options().toSeq())}
+    path = next(value for key, value in found.items() if key.lower() == "path")
+    kept = {k: v for k, v in found.items() if k.lower() not in ("path", SOURCE_OPTION.lower())}
+    return StreamedTable(df, str(source.className()), path, kept)
+
+
+def streaming_leaves(df: DataFrame) -> list[StreamingLeaf]:
+    """The streaming leaves of a DataFrame, from left to right."""
+    found = []
+    for leaf in _leaves(df):
+        kind = leaf.getClass().getSimpleName()
+        if (
+            not leaf.isStreaming() or kind == "CTERelationRef"
+        ):  # its definition has leaves of its own
+            continue
+        source_id = None
+        if kind == STREAMING_RELATION:
+            options = leaf.dataSource().options()
+            for key in (SOURCE_OPTION, SOURCE_OPTION.lower()):
+                value = options.get(key)
+                if value.isDefined():
+                    source_id = str(value.get())
+                    break
+        found.append(StreamingLeaf(source_id, str(leaf.simpleString(25))))
+    return found
+
+
+def streaming_sources(df: DataFrame) -> list[str]:
+    """The ids of the sources of a DataFrame, from left to right, each of them once.
+
+    A stream that Spark's own reader has made is refused: nobody but Spark could read it.
+    """
+    ids: dict[str, None] = {}
+    for leaf in streaming_leaves(df):
+        if leaf.source_id is None:
+            raise QueryError(
+                f"{leaf.description} is a stream of Spark's own, made before tidemill.attach(spark) or in "
+                "another session: make it again with spark.readStream of the attached session"
+            )
+        ids[leaf.source_id] = None
+    return list(ids)
+
+
+def _leaves(df: DataFrame) -> list[Any]:
+    return _items(df._jdf.queryExecution().analyzed().collectLeaves())
+
+
+def _items(seq: Any) -> list[Any]:
+    return [seq.apply(index) for index in range(seq.size())]
+
+
+def _empty_directory() -> str:
+    # A bare path could mean one of the cluster's file system.
+    return Path(temporary_folder("placeholder")).as_uri()

@@ -1,0 +1,1 @@
+"""The operators of a plan that keep state: where their steps go, and which keys they may have."""

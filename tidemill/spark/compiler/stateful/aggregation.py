@@ -1,0 +1,205 @@
+"""Aggregation with state: Spark's own partial and final aggregation around two steps of ours.
+
+::
+
+    partial aggregation of the batch's rows          Spark
+      (exchange by key, and merge)                   Spark, when more than one task works on the batch
+        restore: the old buffers before the new      ours, from version N-1 of the state
+          merge                                      Spark
+            save: version N; rows by output mode     ours
+              final aggregation                      Spark
+
+Buffers are rows like any other, so every aggregate function that Spark can merge works.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from pyspark.errors import IllegalArgumentException
+from pyspark.sql.types import StructType
+
+from tidemill.spark.compiler.catalyst import Catalyst, Node
+from tidemill.spark.compiler.stateful.state_steps import state_function
+
+AGGREGATES = ("HashAggregateExec", "ObjectHashAggregateExec", "SortAggregateExec")
+# Positions in the constructors of all three.
+_IS_STREAMING, _SHUFFLE_PARTITIONS, _RESULTS, _CHILD = 1, 2, 7, 8
+
+
+@dataclass(frozen=True)
+class EventTime:
+    """Which column has the event time. ``of_window``: it is a window, whose end counts."""
+
+    index: int
+    of_window: bool
+
+
+@dataclass(frozen=True)
+class AggregateSpec:
+    """What the steps of one aggregation have to know."""
+
+    operator: str
+    # The keys, then the buffers.
+    schema: StructType
+    key_count: int
+    partitions: int
+    single: bool
+    event_time: EventTime | None
+    # For people, and to tell whether a checkpoint is of the same query.
+    keys: tuple[str, ...] = ()
+    functions: tuple[str, ...] = ()
+
+    @property
+    def kind(self) -> str:
+        return "aggregation"
+
+
+class AggregateSteps(Protocol):
+    def __call__(self, spec: AggregateSpec) -> tuple[Callable[..., Any], Callable[..., Any]]: ...
+
+
+def event_time_of(catalyst: Catalyst, attributes: list[Node]) -> EventTime | None:
+    """The column with a watermark, the first if there are several."""
+    key = catalyst.logical.EventTimeWatermark.delayKey()
+    for index, attribute in enumerate(attributes):
+        if attribute.metadata().contains(key):
+            return EventTime(index, catalyst.name(attribute.dataType()) == "StructType")
+    return None
+
+
+def described(columns: list[Node]) -> tuple[str, ...]:
+    """``("word string",)``"""
+    return tuple(f"{column.name()} {column.dataType().catalogString()}" for column in columns)
+
+
+def is_final_over_partial(catalyst: Catalyst, node: Node) -> bool:
+    if catalyst.name(node) not in AGGREGATES:
+        return False
+    child = node.child()
+    return catalyst.name(child) in AGGREGATES and _modes(catalyst, child) <= {"Partial"}
+
+
+def _modes(catalyst: Catalyst, node: Node) -> set[str]:
+    return {str(e.mode().toString()) for e in catalyst.items(node.aggregateExpressions())}
+
+
+class StatefulAggregation:
+    """Rebuilds a final aggregation over a partial one, of a physical plan that is not prepared yet."""
+
+    def __init__(
+        self, catalyst: Catalyst, steps: AggregateSteps, partitions: int, single: bool
+    ) -> None:
+        self._c = catalyst
+        self._steps = steps
+        self._partitions = partitions
+        self._single = single
+
+    def rebuild(self, operator: str, final: Node, child: Node) -> tuple[Node, AggregateSpec]:
+        """``child`` is what the partial aggregation reads, rebuilt already."""
+        c = self._c
+        if self._single:
+            child = self._in_one_task(child)
+        partial = final.child()
+        chain = c.execution.aggregate.AggUtils.planStreamingAggregation(
+            partial.groupingExpressions(),
+            partial.aggregateExpressions(),
+            final.resultExpressions(),
+            2,
+            child,
+        ).head()
+        merge_all = chain.child().child()
+        merge_new = merge_all.child().child()
+        key_count = partial.groupingExpressions().size()
+        columns = self._columns(merge_all, key_count)
+        keys = columns[:key_count]
+        spec = AggregateSpec(
+            operator,
+            c.schema_of(columns),
+            key_count,
+            self._partitions if keys else 1,
+            self._single,
+            event_time_of(c, keys),
+        )
+        restore, save = self._steps(spec)
+        plan = self._batch_aggregate(merge_new.child(), child, columns)
+        if not self._single:
+            plan = self._exchanged(plan, keys)
+            plan = self._batch_aggregate(merge_new, plan, columns)
+        plan = self._step(restore, columns, plan, keys, keeps_place=True)
+        plan = self._batch_aggregate(merge_all, plan, columns)
+        plan = self._step(save, columns, plan, keys)
+        return self._batch_aggregate(chain, plan, None), spec
+
+    def _in_one_task(self, plan: Node) -> Node:
+        """Whatever the user has spread over several tasks: the steps do not expect others beside them."""
+        try:
+            if self._c.name(plan.outputPartitioning()) == "SinglePartition$":
+                return plan
+        except IllegalArgumentException:
+            pass  # a join whose sides have no exchange yet, and not the same number of partitions
+        return self._c.execution.CoalesceExec(1, plan)
+
+    def _columns(self, aggregate: Node, key_count: int) -> list[Node]:
+        """Keys and buffers, under names of ours: Arrow refuses two columns of one name."""
+        attributes = self._c.items(aggregate.output())
+        return [
+            attribute.withName(f"k{i}" if i < key_count else f"b{i - key_count}")
+            for i, attribute in enumerate(attributes)
+        ]
+
+    def _batch_aggregate(self, node: Node, child: Node, results: list[Node] | None) -> Node:
+        """The node as Spark has it in a batch, over another child."""
+        changes: dict[int, Any] = {
+            _IS_STREAMING: False,
+            _SHUFFLE_PARTITIONS: self._c.none,
+            _CHILD: child,
+        }
+        if results is not None:
+            changes[_RESULTS] = self._c.seq(results)
+        return self._c.copy(node, changes)
+
+    def _exchanged(self, plan: Node, keys: list[Node]) -> Node:
+        """By all keys, whatever else Spark might find sufficient: state has its place by them."""
+        if not keys:
+            return plan  # Spark brings everything to one task by itself
+        return exchange(self._c, plan, keys, self._partitions)
+
+    def _step(
+        self,
+        function: Callable[..., Any],
+        columns: list[Node],
+        child: Node,
+        keys: list[Node],
+        keeps_place: bool = False,
+    ) -> Node:
+        """With a single task a last column says which partition of the state a row belongs to."""
+        c = self._c
+        output = columns
+        if self._single:
+            place = c.alias(partition_of(c, keys, self._partitions), "p")
+            child = c.execution.ProjectExec(c.seq([*columns, place]), child)
+            if keeps_place:
+                output = [*columns, place.toAttribute()]
+        udf = state_function(c, function, output, c.items(child.output()))
+        step = c.execution.python.MapInArrowExec(udf, c.seq(output), child, False, c.none)
+        # A merge takes the last columns of its input for the buffers.
+        return step if output is columns else c.execution.ProjectExec(c.seq(columns), step)
+
+
+def partition_of(catalyst: Catalyst, keys: list[Node], partitions: int) -> Node:
+    """The expression that says which partition of the state a row belongs to: as an exchange would."""
+    if not keys or partitions == 1:
+        return catalyst.module("org.apache.spark.sql.catalyst.expressions.Literal").apply(0)
+    physical = catalyst.jvm.org.apache.spark.sql.catalyst.plans.physical
+    return physical.HashPartitioning(catalyst.seq(keys), partitions).partitionIdExpression()
+
+
+def exchange(catalyst: Catalyst, plan: Node, keys: list[Node], partitions: int) -> Node:
+    physical = catalyst.jvm.org.apache.spark.sql.catalyst.plans.physical
+    exchanges = catalyst.execution.exchange
+    origin = catalyst.module("org.apache.spark.sql.execution.exchange.ENSURE_REQUIREMENTS")
+    partitioning = physical.HashPartitioning(catalyst.seq(keys), partitions)
+    return exchanges.ShuffleExchangeExec(partitioning, plan, origin, catalyst.none, False)

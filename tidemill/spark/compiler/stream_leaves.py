@@ -1,0 +1,253 @@
+"""Where a compiled query reads its stream: what takes the place of a placeholder leaf.
+
+A **split leaf** runs a Python function in tasks, which learns from a local property what to read: the plan
+is the same for every batch. A **file leaf** is a scan of Spark's own file readers over a template that no
+batch reads; for each batch the scan gets the files of that batch, and everything that the optimizer has
+decided about it (columns, filters) stays.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tidemill.common.temporary_folder import temporary_folder
+from tidemill.errors import UnsupportedError
+from tidemill.spark.compiler.catalyst import Catalyst, Node
+
+SOURCE_OPTION = "tidemillSource"
+STREAMING_RELATION = "StreamingRelation"
+_FETCH = "tidemill_fetch"
+_TEMPLATES = "template"
+_TEMPLATE_BYTES = 1 << 40
+
+
+@dataclass(frozen=True)
+class SplitLeaf:
+    """``fetch`` is a ``mapInArrow`` function."""
+
+    fetch: Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class FileLeaf:
+    """``partition_columns``: those that the directories of the files say, where it is known by now."""
+
+    partition_columns: tuple[str, ...] | None = None
+
+
+class PartitioningChangedError(Exception):
+    """The files of a batch lie in other ``key=value`` directories than those that were planned for."""
+
+    def __init__(self, source_id: str, partition_columns: tuple[str, ...]) -> None:
+        super().__init__(source_id, partition_columns)
+        self.source_id = source_id
+        self.partition_columns = partition_columns
+
+
+Leaf = SplitLeaf | FileLeaf
+
+
+def source_id_of(node: Node) -> str | None:
+    """The source that a placeholder stands for; None for a streaming leaf that is not ours."""
+    found = node.dataSource().options().get(SOURCE_OPTION.lower())
+    if found.isEmpty():
+        found = node.dataSource().options().get(SOURCE_OPTION)
+    return None if found.isEmpty() else str(found.get())
+
+
+class LeafBuilder:
+    """Puts leaves into a logical plan. ``tasks`` is how many read a split leaf."""
+
+    def __init__(self, catalyst: Catalyst, jsession: Any, tasks: int) -> None:
+        self._c = catalyst
+        self._jsession = jsession
+        self._tasks = tasks
+        self.files: dict[str, FileRelations] = {}
+
+    def build(self, placeholder: Node, source_id: str, leaf: Leaf) -> Node:
+        if isinstance(leaf, SplitLeaf):
+            return self._split_leaf(placeholder, leaf)
+        self.files[source_id] = FileRelations(
+            self._c, self._jsession, placeholder, source_id, leaf.partition_columns
+        )
+        return self._file_leaf(placeholder, source_id)
+
+    def _split_leaf(self, placeholder: Node, leaf: SplitLeaf) -> Node:
+        base = self._base()
+        output = self._c.items(placeholder.output())
+        columns = [str(attribute.name()) for attribute in output]
+        if columns[-1:] == ["_metadata"]:
+            raise UnsupportedError(
+                "_metadata is a column of files: this stream has the columns "
+                + ", ".join(columns[:-1])
+            )
+        function = self._c.python_function(leaf.fetch, output, self._c.items(base.output()), _FETCH)
+        return self._c.logical.MapInArrow(function, placeholder.output(), base, False, self._c.none)
+
+    def _base(self) -> Node:
+        """A leaf with so many partitions and no rows to speak of.
+
+        Not a Range: Spark thinks that one is tiny, and would broadcast the stream in a join.
+        """
+        c = self._c
+        range_ = self._jsession.range(0, self._tasks, 1, self._tasks)
+        execution = range_.queryExecution()
+        physical = c.jvm.org.apache.spark.sql.catalyst.plans.physical
+        partitioning = (
+            c.module("org.apache.spark.sql.catalyst.plans.physical.SinglePartition")
+            if self._tasks == 1
+            else physical.UnknownPartitioning(self._tasks)
+        )
+        return c.execution.LogicalRDD(
+            execution.analyzed().output(),
+            execution.toRdd(),
+            partitioning,
+            c.seq([]),
+            False,
+            c.none,
+            self._jsession,
+            c.none,
+            c.none,
+            False,
+        )
+
+    def _file_leaf(self, placeholder: Node, source_id: str) -> Node:
+        relation = self.files[source_id].template(template_file(source_id))
+        scan = relation_leaf(self._c, placeholder, relation)
+        if self._tasks > 1:
+            return scan
+        return self._c.logical.Repartition(1, False, scan)
+
+
+def relation_leaf(catalyst: Catalyst, placeholder: Node, relation: Any) -> Node:
+    """A scan of a relation, with the very columns of the placeholder."""
+    by_name = {str(a.name()): a for a in catalyst.items(placeholder.output())}
+    names = list(relation.schema().fieldNames())
+    hidden = [attribute for name, attribute in by_name.items() if name not in names]
+    output = catalyst.seq([*(by_name[name] for name in names), *hidden])
+    none = catalyst.none
+    return catalyst.execution.datasources.LogicalRelation(relation, output, none, False, none)
+
+
+class FileRelations:
+    """Makes the relation of a batch: what Spark's file stream would read, with the reader's options."""
+
+    def __init__(
+        self,
+        catalyst: Catalyst,
+        jsession: Any,
+        placeholder: Node,
+        source_id: str,
+        partition_columns: tuple[str, ...] | None,
+    ) -> None:
+        self._c = catalyst
+        self._jsession = jsession
+        self._source_id = source_id
+        source = placeholder.dataSource()
+        info = source.sourceInfo()
+        self._class_name = source.className()
+        self._schema = catalyst.some(info.schema())
+        self._inferred = info.partitionColumns()
+        self._partition_columns = (
+            tuple(map(str, catalyst.items(self._inferred)))
+            if partition_columns is None
+            else partition_columns
+        )
+        options = {
+            str(pair._1()): str(pair._2()) for pair in catalyst.items(source.options().toSeq())
+        }
+        self._path = next((v for k, v in options.items() if k.lower() == "path"), None)
+        self._options = {k: v for k, v in options.items() if k.lower() not in _OF_THE_STREAM}
+
+    def template(self, file: str) -> Any:
+        """The relation to plan with."""
+        return self._resolve([file], self._c.seq(self._partition_columns), self._options)
+
+    def any_relation(self, files: Sequence[str]) -> Any:
+        """The relation of some files, which may be none."""
+        if not files:
+            return self.template(f"file://{temporary_folder('empty')}")
+        options = dict(self._options)
+        if self._path is not None and not any(sign in self._path for sign in "*?[{"):
+            options["basePath"] = self._path
+        return self._resolve(files, self._inferred, options)
+
+    def relation(self, files: Sequence[str]) -> Any:
+        """The relation of some files that are partitioned as it was planned for."""
+        relation = self.any_relation(files)
+        found = tuple(map(str, relation.partitionSchema().fieldNames()))
+        if found != self._partition_columns:
+            raise PartitioningChangedError(self._source_id, found)
+        return relation
+
+    def _resolve(self, files: Sequence[str], partitions: Any, options: Mapping[str, str]) -> Any:
+        c = self._c
+        source = c.execution.datasources.DataSource(
+            self._jsession,
+            self._class_name,
+            c.seq(files),
+            self._schema,
+            partitions,
+            c.none,
+            c.jvm.PythonUtils.toScalaMap(dict(options)),
+            c.none,
+            c.none,
+        )
+        return source.resolveRelation(False, False, False)
+
+
+# Options that say which files a stream takes, and would make a read of given files look for them again.
+_OF_THE_STREAM = frozenset(
+    {
+        "path",
+        SOURCE_OPTION.lower(),
+        "maxfilespertrigger",
+        "maxbytespertrigger",
+        "latestfirst",
+        "maxfileage",
+        "filenameonly",
+        "cleansource",
+        "sourcearchivedir",
+        "maxcachedfiles",
+        "discardcachedinputratio",
+        "pathglobfilter",
+        "modifiedbefore",
+        "modifiedafter",
+    }
+)
+
+
+def is_fetch(catalyst: Catalyst, node: Node) -> bool:
+    """True for a split leaf in a physical plan."""
+    return catalyst.name(node) == "MapInArrowExec" and node.func().name() == _FETCH
+
+
+def template_file(source_id: str) -> str:
+    """A file that looks too large to be broadcast, and takes no room."""
+    path = os.path.join(temporary_folder(_TEMPLATES), f"source-{source_id}")
+    if not os.path.exists(path):
+        with open(path, "wb") as file:
+            file.truncate(_TEMPLATE_BYTES)
+    return f"file://{path}"
+
+
+def template_source(catalyst: Catalyst, node: Node) -> str | None:
+    """The source of a file leaf, if the node of a physical plan is the scan of one."""
+    if catalyst.name(node) != "FileSourceScanExec":
+        return None
+    for path in catalyst.items(node.relation().location().rootPaths()):
+        folder, _, name = str(path.toString()).rpartition("/")
+        if folder.endswith(temporary_folder(_TEMPLATES)):
+            return name.removeprefix("source-")
+    return None
+
+
+def scan_of(catalyst: Catalyst, scan: Node, relation: Any) -> Node:
+    """The scan, of another relation of the same format and schema."""
+    return catalyst.copy(scan, {0: relation})
+
+
+Leaves = Mapping[str, Leaf]

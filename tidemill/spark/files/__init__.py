@@ -1,0 +1,1 @@
+"""Files as Spark and Hadoop see them: formats, writers, file systems."""

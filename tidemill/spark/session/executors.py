@@ -1,0 +1,115 @@
+"""The executors of a Spark application: on the driver, which there are; in a task, which this is."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tidemill.spark.session.executor_info import ExecutorInfo
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+DRIVER = "driver"
+"""The executor id of the driver. In local mode the driver is the only executor."""
+
+
+class SparkExecutors:
+    """What the cluster manager can be asked about executors, on the driver."""
+
+    def __init__(self, spark_context: SparkContext) -> None:
+        self._sc = spark_context
+
+    def executors(self) -> list[ExecutorInfo]:
+        """Those that are alive now. The driver is one of them in local mode only."""
+        context = self._context()
+        in_local_mode = context.isLocal()
+        summaries = context.statusStore().executorList(True)
+        found = []
+        for index in range(summaries.size()):
+            summary = summaries.apply(index)
+            executor_id = str(summary.id())
+            if summary.isActive() and (executor_id != DRIVER or in_local_mode):
+                host = str(summary.hostPort()).rpartition(":")[0]
+                found.append(ExecutorInfo(executor_id, host, int(summary.totalCores())))
+        return found
+
+    def is_local(self) -> bool:
+        """True if everything runs in the driver's own JVM."""
+        return bool(self._context().isLocal())
+
+    def request_total(self, n: int) -> bool:
+        """Ask for ``n`` executors in all, which will come later. False if the cluster has refused."""
+        jvm: Any = self._sc._jvm
+        no_preferences = jvm.PythonUtils.toScalaMap({})
+        return bool(self._context().requestTotalExecutors(n, 0, no_preferences))
+
+    def kill(self, executor_id: str) -> bool:
+        """Give an executor back; none comes in its place. False if the cluster has refused."""
+        return bool(self._context().killExecutor(executor_id))
+
+    def _context(self) -> Any:
+        return self._sc._jsc.sc()
+
+
+def task_slots(spark_context: SparkContext) -> int:
+    """How many tasks can run at the same time on the executors that are there now."""
+    context: Any = spark_context._jsc.sc()
+    profile = context.resourceProfileManager().defaultResourceProfile()
+    return int(context.maxNumConcurrentTasks(profile))
+
+
+def current_executor(
+    proc: Path = Path("/proc"),
+    pid: int | None = None,
+    environment: Mapping[str, str] = os.environ,
+) -> tuple[str, str]:
+    """The id and the host of the executor that this task runs on: call it in a Python worker.
+
+    Spark does not tell its Python workers, but starts the JVM of an executor as
+    ``java ... --executor-id 3 --hostname node7 ...`` under every cluster manager, and the worker is
+    a descendant of that JVM. On Kubernetes, ``SPARK_EXECUTOR_ID`` says the id as well.
+
+    IF the worker belongs to no such JVM, it is that of a driver in local mode: ``driver`` and
+    ``localhost``.
+    """
+    named_id = environment.get("SPARK_EXECUTOR_ID")
+    options = _executor_options(proc, os.getpid() if pid is None else pid)
+    if named_id:
+        host = options[1] if options else environment.get("SPARK_EXECUTOR_POD_IP")
+        return named_id, host or socket.gethostname()
+    return options or (DRIVER, "localhost")
+
+
+def _executor_options(proc: Path, pid: int) -> tuple[str, str] | None:
+    """The executor id and the host name that the JVM above process ``pid`` was started with."""
+    for command in _ancestors(proc, pid):
+        executor_id, host = _option(command, "--executor-id"), _option(command, "--hostname")
+        if executor_id and host:
+            return executor_id, host
+        if command and os.path.basename(command[0]) == "java":
+            # The JVM of a driver. If that was itself started by a task, its executor is not ours.
+            return None
+    return None
+
+
+def _option(command: list[str], name: str) -> str | None:
+    return command[command.index(name) + 1] if name in command[:-1] else None
+
+
+def _ancestors(proc: Path, pid: int) -> Iterator[list[str]]:
+    """The command lines of the parent of a process, its parent, and so on, as far as can be seen."""
+    while True:
+        try:
+            # "42 (a name) S 17 ...": the name may have blanks and brackets of its own.
+            status = (proc / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2]
+            pid = int(status.split()[1])
+            if pid == 0:
+                return
+            command = (proc / str(pid) / "cmdline").read_bytes()
+        except (OSError, IndexError, ValueError):
+            return
+        yield command.rstrip(b"\0").decode(errors="replace").split("\0")

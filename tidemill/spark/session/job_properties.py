@@ -1,0 +1,62 @@
+"""What Spark's own UI shows of a batch, and what its jobs inherit from the thread that started it.
+
+All of it is per thread: PySpark pins every Python thread to a JVM thread of its own.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from py4j.protocol import Py4JError
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+BATCH_TIME = "spark.streaming.internal.batchTime"
+OUTPUT_OP_ID = "spark.streaming.internal.outputOpId"
+
+
+class InheritedProperties:
+    """The local properties of the thread that starts a stream, such as its scheduler pool.
+
+    The job group is not inherited: every batch has its own.
+    """
+
+    def __init__(self, spark_context: SparkContext) -> None:
+        self._sc = spark_context
+        self._properties: Any = spark_context._jsc.sc().getLocalProperties().clone()
+        for key in ("spark.jobGroup.id", "spark.job.description"):
+            self._properties.remove(key)
+
+    def apply(self) -> None:
+        """Give the current thread a copy of the properties, in place of its own."""
+        self._sc._jsc.sc().setLocalProperties(self._properties.clone())
+
+
+def describe_job(
+    spark_context: SparkContext,
+    group: str,
+    description: str,
+    batch_time_ms: int,
+    output_op_id: int | None = None,
+) -> None:
+    """Name the jobs that the current thread starts from now on."""
+    spark_context.setJobGroup(group, description, interruptOnCancel=False)
+    spark_context.setLocalProperty(BATCH_TIME, str(batch_time_ms))
+    if output_op_id is not None:
+        spark_context.setLocalProperty(OUTPUT_OP_ID, str(output_op_id))
+
+
+def cancel_jobs(spark_context: SparkContext, group: str) -> None:
+    """End the running jobs of a group, and those that a thread is just about to start.
+
+    A group that was cancelled cannot be used again. A stopped context, or one whose JVM is gone, has no jobs.
+    """
+    if spark_context._jsc is not None:
+        with suppress(Py4JError):
+            spark_context._jsc.sc().cancelJobGroupAndFutureJobs(group)
+
+
+def is_stopped(spark_context: SparkContext) -> bool:
+    return spark_context._jsc is None

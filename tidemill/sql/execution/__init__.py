@@ -1,0 +1,1 @@
+"""A running query: its thread, triggers, sources, pipeline and watermark."""

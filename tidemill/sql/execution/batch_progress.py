@@ -1,0 +1,122 @@
+"""The progress of a query's batches, gathered from its parts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import Row
+
+from tidemill.batches.batch import Batch
+from tidemill.batches.sink import Sink
+from tidemill.batches.table_source import FileTableSource
+from tidemill.progress.query_events import iso_millis
+from tidemill.progress.query_progress import (
+    UNKNOWN_ROWS,
+    ProgressReporter,
+    SinkReport,
+    SourceReport,
+    StateOperatorReport,
+)
+from tidemill.spark.compiler.compiled_plan import ExecutablePlan
+from tidemill.spark.compiler.event_time import EventTimes
+from tidemill.sql.execution.query_sources import QuerySources
+from tidemill.sql.execution.watermark import WatermarkTracker
+from tidemill.tasks.fetch import take_rows
+
+if TYPE_CHECKING:
+    from pyspark import Accumulator
+
+
+class BatchProgress:
+    """Knows what the reporter has to be told."""
+
+    def __init__(self, reporter: ProgressReporter, sources: QuerySources, sink: Sink) -> None:
+        self._reporter = reporter
+        self._sources = sources
+        self._sink = sink
+        # Those of the last batch: Spark's progress of an idle trigger has them again.
+        self._operators: Sequence[StateOperatorReport] = ()
+
+    def rows_read(
+        self, batch: Batch, executable: ExecutablePlan, counted: Accumulator[Any]
+    ) -> dict[int, int]:
+        """How many rows a batch that has run took from each source. Sources learn from it."""
+        rows = {}
+        for source in self._sources.sources:
+            if isinstance(source.source, FileTableSource):
+                found = executable.rows_scanned(source.source_id) or 0
+                source.source.learn_records(batch.ranges[source.number], found)
+            else:
+                found = take_rows(counted, source.source_id, batch.batch_id)
+            rows[source.number] = found
+        return rows
+
+    def executed(
+        self,
+        batch: Batch,
+        rows: Mapping[int, int],
+        written: int | None,
+        operators: Sequence[StateOperatorReport],
+        times: Sequence[EventTimes],
+        observed: Mapping[str, Row],
+    ) -> None:
+        self._operators = operators
+        self._reporter.finish_trigger(
+            batch.batch_id,
+            has_executed=True,
+            sources=[
+                SourceReport(
+                    source.description,
+                    # As Spark has it: before the first batch there is no offset.
+                    batch.ranges[source.number].start if batch.batch_id else None,
+                    batch.ranges[source.number].end,
+                    batch.ranges[source.number].end,
+                    rows[source.number],
+                )
+                for source in self._sources.sources
+            ],
+            sink=self._sink_report(written),
+            state_operators=operators,
+            event_time=_event_time(batch.watermark_ms, times),
+            observed_metrics=observed,
+        )
+
+    def idle(self, next_id: int, ends: Mapping[int, Any], watermark: WatermarkTracker) -> None:
+        """There was nothing for the next batch. ``ends`` is where the one before has ended."""
+        offsets = dict(ends) if next_id else dict.fromkeys(ends)
+        times = [EventTimes(0)] if watermark.delays_ms else []
+        self._reporter.finish_trigger(
+            next_id,
+            has_executed=False,
+            sources=[
+                SourceReport(
+                    source.description,
+                    offsets[source.number],
+                    offsets[source.number],
+                    offsets[source.number],
+                )
+                for source in self._sources.sources
+            ],
+            sink=self._sink_report(None),
+            state_operators=self._operators,
+            event_time=_event_time(watermark.current_ms, times),
+        )
+
+    def _sink_report(self, written: int | None) -> SinkReport:
+        return SinkReport(self._sink.description(), UNKNOWN_ROWS if written is None else written)
+
+
+def _event_time(watermark_ms: int, times: Sequence[EventTimes]) -> dict[str, str]:
+    """``{"max": ..., "min": ..., "avg": ..., "watermark": ...}`` of a query with a watermark."""
+    if not times:
+        return {}
+    found = {"watermark": iso_millis(watermark_ms)}
+    seen = [each for each in times if each.count]
+    if seen:
+        total = sum(each.count for each in seen)
+        mean_us = sum(each.avg_us * each.count for each in seen) / total
+        found["max"] = iso_millis(max(each.max_us for each in seen) // 1000)
+        found["min"] = iso_millis(min(each.min_us for each in seen) // 1000)
+        found["avg"] = iso_millis(int(mean_us) // 1000)
+    return found

@@ -1,0 +1,186 @@
+"""The state of a query's operators: which steps tasks run, and what comes of them on the driver."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from tidemill.batches.sink import COMPLETE
+from tidemill.batches.state_maintenance import StateMaintenance
+from tidemill.checkpoint.batch_log import LoggedBatches
+from tidemill.checkpoint.storage import Storage
+from tidemill.progress.query_progress import StateOperatorReport
+from tidemill.spark.compiler.query_compiler import OperatorSpec, StateSteps
+from tidemill.spark.compiler.stateful.aggregation import AggregateSpec
+from tidemill.spark.compiler.stateful.deduplication import DeduplicateSpec
+from tidemill.sql.execution.query_plan_file import OperatorOutline
+from tidemill.state.operators import StateOperators, Versions
+from tidemill.state.partition_state import OperatorState
+from tidemill.state.reports import ReportsParam, StateReport, has_reports, take_state_reports
+from tidemill.tasks.aggregate import AggregateRestoreStep, AggregateSaveStep
+from tidemill.tasks.deduplicate import DeduplicateStep
+
+if TYPE_CHECKING:
+    from pyspark import Accumulator, SparkContext
+
+_NAMES = {
+    "aggregation": "stateStoreSave",
+    "dropDuplicates": "dedupe",
+    "dropDuplicatesWithinWatermark": "dedupeWithinWatermark",
+}
+"""What Spark's progress calls them."""
+
+
+def outline_of(spec: OperatorSpec, output_mode: str) -> OperatorOutline:
+    functions = spec.functions if isinstance(spec, AggregateSpec) else ()
+    return OperatorOutline(spec.kind, spec.keys, functions, forgets(spec, output_mode))
+
+
+def forgets(spec: OperatorSpec, output_mode: str) -> bool:
+    """True if the watermark takes keys out of the state."""
+    if isinstance(spec, DeduplicateSpec):
+        return spec.forgets
+    return spec.event_time is not None and output_mode != COMPLETE
+
+
+def follows_watermark(spec: OperatorSpec, output_mode: str) -> bool:
+    """True if the operator has work to do when the watermark moves on: what is late, or what is over."""
+    if isinstance(spec, DeduplicateSpec):
+        return spec.event_time is not None
+    return forgets(spec, output_mode)
+
+
+class StepFactory:
+    """Makes the state steps that a compiler puts into a plan."""
+
+    def __init__(
+        self,
+        spark_context: SparkContext,
+        run_id: str,
+        stream_id: str,
+        storage: Storage,
+        output_mode: str,
+    ) -> None:
+        self._run_id = run_id
+        self._stream_id = stream_id
+        self._storage = storage
+        self._mode = output_mode
+        self.reports: Accumulator[Any] = spark_context.accumulator({}, ReportsParam())
+
+    def steps(self) -> StateSteps:
+        return StateSteps(self._aggregate, self._deduplicate)
+
+    def state_of(self, spec: OperatorSpec) -> OperatorState:
+        return OperatorState(
+            self._storage, self._stream_id, spec.operator, forgets(spec, self._mode)
+        )
+
+    def _aggregate(self, spec: AggregateSpec) -> tuple[Callable[..., Any], Callable[..., Any]]:
+        state, schema = self.state_of(spec), _arrow(spec)
+        place = (spec.key_count, spec.partitions)
+        # In complete mode nothing is late, and nothing is forgotten.
+        event_time = None if self._mode == COMPLETE else spec.event_time
+        restore = AggregateRestoreStep(
+            self._run_id, state, schema, *place, event_time, self.reports
+        )
+        save = AggregateSaveStep(
+            self._run_id, state, schema, *place, self._mode, event_time, self.reports
+        )
+        return restore, save
+
+    def _deduplicate(self, spec: DeduplicateSpec) -> Callable[..., Any]:
+        within_us = None if spec.within_ms is None else spec.within_ms * 1000
+        return DeduplicateStep(
+            self._run_id,
+            self.state_of(spec),
+            _arrow(spec),
+            spec.key_indexes,
+            spec.partitions,
+            spec.event_time,
+            within_us,
+            self.reports,
+        )
+
+
+def _arrow(spec: OperatorSpec) -> pa.Schema:
+    return to_arrow_schema(spec.schema, timezone="UTC")
+
+
+class OperatorStates:
+    """The driver's side, for one run."""
+
+    def __init__(
+        self,
+        spark_context: SparkContext,
+        storage: Storage,
+        stream_id: str,
+        logged: LoggedBatches,
+        specs: Sequence[OperatorSpec],
+        output_mode: str,
+        reports: Accumulator[Any],
+    ) -> None:
+        self._specs = specs
+        self._reports = reports
+        timed = {spec.operator: forgets(spec, output_mode) for spec in specs}
+        self.operators = StateOperators.restored(storage, stream_id, logged, timed)
+        self._maintenance = StateMaintenance(spark_context, self.operators)
+        self.keys_total = 0
+
+    def start(self) -> None:
+        if self._specs:
+            self._maintenance.start()
+
+    def base(self, batch_id: int) -> dict[str, Versions]:
+        """What a batch starts from."""
+        return {
+            spec.operator: self.operators.base(spec.operator, batch_id, spec.partitions)
+            for spec in self._specs
+        }
+
+    def has_reports(self, batch_id: int) -> bool:
+        """True if the whole state of a batch has been computed."""
+        return all(
+            has_reports(self._reports.value, spec.operator, batch_id, spec.partitions)
+            for spec in self._specs
+        )
+
+    def take_reports(self, batch_id: int) -> list[StateOperatorReport]:
+        """The batch has run: its versions are known from now on."""
+        return [self._taken(spec, batch_id) for spec in self._specs]
+
+    def _taken(self, spec: OperatorSpec, batch_id: int) -> StateOperatorReport:
+        reports = take_state_reports(self._reports.value, spec.operator, batch_id, spec.partitions)
+        self.operators.written(spec.operator, batch_id, reports)
+        self.keys_total = sum(report.keys_total for report in reports)
+        return _progress(spec, reports, self.keys_total)
+
+    def versions(self, batch_id: int) -> Mapping[str, Versions]:
+        return self.operators.versions_of(batch_id)
+
+    def committed(self, batch_id: int, oldest_kept: int) -> None:
+        self.operators.committed(batch_id)
+        self.operators.forget_before(oldest_kept)
+
+    def drain(self, timeout_s: float) -> bool:
+        return self._maintenance.drain(timeout_s)
+
+    def stop(self) -> None:
+        self._maintenance.stop()
+
+
+def _progress(
+    spec: OperatorSpec, reports: Sequence[StateReport], keys_total: int
+) -> StateOperatorReport:
+    return StateOperatorReport(
+        _NAMES[spec.kind],
+        num_rows_total=keys_total,
+        num_rows_updated=sum(report.rows_updated for report in reports),
+        num_rows_removed=sum(report.rows_removed for report in reports),
+        num_rows_dropped_by_watermark=sum(report.rows_dropped_late for report in reports),
+        memory_used_bytes=sum(report.bytes_written for report in reports),
+        num_shuffle_partitions=spec.partitions,
+        num_state_store_instances=spec.partitions,
+    )

@@ -1,0 +1,291 @@
+"""The life of a query around its batches: a thread, a start, an end, and those who wait for them."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from pyspark import InheritableThread
+from pyspark.sql.streaming.listener import StreamingQueryProgress
+
+from tidemill.common.clock import Clock
+from tidemill.errors import IllegalStateError, StopTimeoutError
+from tidemill.spark.session.job_properties import cancel_jobs
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+logger = logging.getLogger(__name__)
+
+
+class QueryState(Enum):
+    INITIALIZING = "Initializing"  # made, and perhaps being set up; nothing has run
+    ACTIVE = "Waiting for next trigger"  # its thread runs batches
+    DRAINING = "Stopping after what has arrived"  # asked to stop gracefully
+    STOPPING = "Stopping"  # asked to stop: the running batch is abandoned
+    TERMINATED = "Stopped"  # everything is given back
+
+
+class StreamExecution(ABC):
+    """One run of one query. A subclass says what happens on the thread."""
+
+    def __init__(self, query_id: str, name: str | None, sc: SparkContext, clock: Clock) -> None:
+        self._id = query_id
+        self._run_id = str(uuid.uuid4())
+        self._name = name
+        self._sc = sc
+        self._clock = clock
+        self._state = QueryState.INITIALIZING
+        self._changed = threading.Condition()
+        self._message = QueryState.INITIALIZING.value
+        self._is_trigger_active = False
+        self._is_data_available = False
+        self._error: BaseException | None = None
+        self._set_up = threading.Event()
+        self._ended = threading.Event()
+        # How many triggers there have been, with a batch or without.
+        self.triggers = 0
+        # How many of them have found nothing to do, and how many that must have been for those who wait
+        # until all data is processed.
+        self._idle_triggers = 0
+        self._wanted_idle_triggers = 0
+        # Those who look at the query between two batches. A query that is never idle lets them in, too.
+        self._lookers = 0
+        self._thread: Any = None
+
+    # -- what a subclass does ----------------------------------------------------------------------
+
+    @abstractmethod
+    def _open(self) -> None:
+        """Take everything that the query needs. On its own thread."""
+
+    @abstractmethod
+    def _run_batches(self) -> None:
+        """Run batches until :meth:`_must_stop`, or until there is nothing to do for this trigger."""
+
+    @abstractmethod
+    def _close(self) -> None:
+        """Give everything back, whatever :meth:`_open` has come to. Must not raise."""
+
+    @abstractmethod
+    def _on_terminated(self) -> None: ...
+
+    @abstractmethod
+    def recent_progress(self) -> list[StreamingQueryProgress]: ...
+
+    # -- looking -----------------------------------------------------------------------------------
+
+    @property
+    def id(self) -> str:
+        return self._id
+
+    @property
+    def run_id(self) -> str:
+        return self._run_id
+
+    @property
+    def name(self) -> str | None:
+        return self._name
+
+    @property
+    def is_active(self) -> bool:
+        return self._state is not QueryState.TERMINATED
+
+    def status(self) -> dict[str, Any]:
+        with self._changed:
+            return {
+                "message": self._message,
+                "isDataAvailable": self._is_data_available,
+                "isTriggerActive": self._is_trigger_active,
+            }
+
+    def exception(self) -> BaseException | None:
+        return self._error
+
+    # -- starting and stopping ---------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin. Raises what keeps the query from running."""
+        self._thread = InheritableThread(
+            target=self._run, name=f"tidemill-query-{self._name or self._run_id}", daemon=True
+        )
+        self._thread.start()
+        try:
+            self._set_up.wait()
+        except BaseException:  # Ctrl-C: nobody would ever know of the query
+            self._ask_to_stop(graceful=False)
+            raise
+        if self._error is not None and not self._has_run:
+            raise self._error
+
+    _has_run = False
+
+    def _run(self) -> None:
+        try:
+            try:
+                self._sc.setJobGroup(self._run_id, self._describe(), interruptOnCancel=True)
+                self._open()
+                with self._changed:
+                    if self._state is QueryState.INITIALIZING:
+                        self._state = QueryState.ACTIVE
+                self._has_run = True
+            finally:
+                if not self._has_run:
+                    self._close()
+            self._set_up.set()
+            try:
+                self._run_batches()
+            finally:
+                self._close()
+        except BaseException as error:
+            if self._state is not QueryState.STOPPING or not self._has_run:
+                self._error = error
+        finally:
+            with self._changed:
+                self._state = QueryState.TERMINATED
+                self._message = (
+                    QueryState.TERMINATED.value
+                    if self._error is None
+                    else f"Terminated with exception: {self._error}"
+                )
+                self._is_trigger_active = self._is_data_available = False
+                self._changed.notify_all()
+            try:
+                if self._has_run:
+                    self._on_terminated()
+            finally:
+                self._ended.set()
+                self._set_up.set()
+
+    def _describe(self) -> str:
+        named = f"{self._name}\n" if self._name else ""
+        return f"{named}id = {self._id}\nrunId = {self._run_id}"
+
+    def _must_stop(self) -> bool:
+        return self._state in (QueryState.STOPPING, QueryState.TERMINATED)
+
+    def _is_draining(self) -> bool:
+        return self._state is QueryState.DRAINING
+
+    def _must_stop_waiting(self) -> bool:
+        """True for a wait between batches that nobody should wait for."""
+        return self._state is not QueryState.ACTIVE
+
+    def stop(self, graceful: bool, timeout_s: float | None) -> None:
+        """End the query. Gracefully: after all that has arrived by now is processed and committed."""
+        is_own_thread = self._is_own_thread()
+        if not self._ask_to_stop(graceful, may_cancel=not is_own_thread) or is_own_thread:
+            return  # from inside foreachBatch: the query ends after this batch
+        if not self._ended.wait(timeout_s):
+            raise StopTimeoutError(
+                f"the query {self._name or self._id} has not stopped within {timeout_s} s: its batch still "
+                "runs. Call stop() again without graceful to abandon the batch; it will run again when "
+                "the query is started from its checkpoint."
+            )
+
+    def _ask_to_stop(self, graceful: bool, may_cancel: bool = True) -> bool:
+        """Nobody is waited for. False if the query has ended already."""
+        with self._changed:
+            if self._state is QueryState.TERMINATED:
+                return False
+            if not graceful:
+                self._state = QueryState.STOPPING
+            elif self._state is not QueryState.STOPPING:
+                self._state = QueryState.DRAINING
+            self._message = self._state.value
+            self._changed.notify_all()
+        self._clock.interrupt_waiters()
+        if not graceful and may_cancel:
+            cancel_jobs(self._sc, self._run_id)
+        return True
+
+    def await_termination(self, timeout_s: float | None) -> bool:
+        return self._ended.wait(timeout_s)
+
+    # -- waiting for data --------------------------------------------------------------------------
+
+    def process_all_available(self) -> None:
+        """Wait until a trigger has found nothing to do that began after the call.
+
+        Nobody waits for the interval of the trigger in the meantime: batches run one after the other. So it
+        needs nothing of a manual clock either, which may stand still or be moved by another thread.
+        """
+        self._refuse_own_thread("processAllAvailable()")
+        with self._changed:
+            # The trigger that is at work may have looked at its sources before the call.
+            goal = self._idle_triggers + (2 if self._is_trigger_active else 1)
+            self._wanted_idle_triggers = max(self._wanted_idle_triggers, goal)
+            self._changed.notify_all()
+        self._clock.interrupt_waiters()
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._idle_triggers >= goal or self._state is QueryState.TERMINATED
+            )
+
+    def _is_wanted_now(self) -> bool:
+        """True while somebody waits until all data is processed."""
+        return self._idle_triggers < self._wanted_idle_triggers
+
+    def _is_own_thread(self) -> bool:
+        return threading.current_thread() is self._thread
+
+    def _refuse_own_thread(self, what: str) -> None:
+        if self._is_own_thread():
+            raise IllegalStateError(
+                f"{what} inside the query's own foreachBatch would wait for itself: call it from another "
+                "thread, or after the batch"
+            )
+
+    def _begin_trigger(self) -> bool:
+        """False if the query stops instead."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._lookers == 0 or self._must_stop())
+            self._is_trigger_active = not self._must_stop()
+            return self._is_trigger_active
+
+    @contextmanager
+    def _between_batches(self, what: str) -> Iterator[None]:
+        """No batch runs meanwhile."""
+        self._refuse_own_thread(what)
+        with self._changed:
+            self._lookers += 1
+            self._changed.wait_for(lambda: not self._is_trigger_active)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._lookers -= 1
+                self._changed.notify_all()
+
+    def _trigger_ended(self, had_work: bool) -> None:
+        with self._changed:
+            self._is_trigger_active = False
+            self._is_data_available = had_work
+            self.triggers += 1
+            if not had_work:
+                self._idle_triggers += 1
+            if self._state is QueryState.ACTIVE:
+                self._message = (
+                    "Waiting for next trigger" if had_work else "Waiting for data to arrive"
+                )
+            self._changed.notify_all()
+
+    def _say(self, message: str) -> None:
+        with self._changed:
+            self._message = message
+
+    def _wait_when_idle(self, seconds: float) -> None:
+        """Do not look at the sources of an idle query all the time."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._must_stop_waiting() or self._is_wanted_now(), seconds
+            )
+
+
+Terminated = Callable[[Any], None]

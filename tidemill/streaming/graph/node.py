@@ -1,0 +1,136 @@
+"""A DStream's place in the graph: what it depends on and the RDDs it has generated."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark import StorageLevel
+
+from tidemill.errors import ProgramError
+from tidemill.streaming.graph.creation_site import CreationSite, creation_site
+
+if TYPE_CHECKING:
+    from pyspark import RDD
+
+    from tidemill.streaming.graph.dstream_graph import DStreamGraph
+
+
+class DStreamNode(ABC):
+    """Generates one RDD for each multiple of its slide duration after the zero time.
+
+    The public :class:`tidemill.streaming.DStream` is a handle on a node. All methods are called under
+    the graph's lock.
+    """
+
+    def __init__(
+        self, graph: DStreamGraph, slide_ms: int, dependencies: Sequence[DStreamNode] = ()
+    ) -> None:
+        graph.refuse_change_after_start()
+        self.graph = graph
+        self.slide_ms = slide_ms
+        self.dependencies = tuple(dependencies)
+        self.site: CreationSite = creation_site()
+        self.name: str | None = None
+        # What the checkpoint calls it, if it keeps something for it. Set when the stream starts.
+        self.operator_id = ""
+        self.storage_level: StorageLevel | None = None
+        self.checkpoint_ms: int | None = None
+        self.forget_run()
+
+    def forget_run(self) -> None:
+        """Be as if no stream had ever run: what belongs to a run is not part of the program."""
+        self.zero_ms: int | None = None
+        self.remember_ms = 0
+        self.generated: dict[int, RDD[Any]] = {}
+        self._persisted_here: dict[int, RDD[Any]] = {}
+        self._forgotten_until_ms = -1
+
+    def __getstate__(self) -> dict[str, Any]:
+        blank: Any = object.__new__(type(self))
+        blank.__dict__.update(self.__dict__)
+        blank.forget_run()
+        return dict(blank.__dict__)
+
+    @abstractmethod
+    def compute(self, time_ms: int) -> RDD[Any] | None:
+        """The RDD of a valid time, or None if there is none. Called once for each time."""
+
+    # -- the stream starts ---------------------------------------------------------------------
+
+    @property
+    def parent_remember_ms(self) -> int:
+        """How long the dependencies have to remember for this node's sake."""
+        return self.remember_ms
+
+    def initialize(self, zero_ms: int, remember_ms: int) -> None:
+        """Set the zero time, and how long RDDs are remembered: at least ``remember_ms``."""
+        self.zero_ms = zero_ms
+        # An RDD that is to be checkpointed must stay until the one after it is, too.
+        self.remember_ms = max(remember_ms, self.slide_ms, 2 * (self.checkpoint_ms or 0))
+
+    def validate_at_start(self) -> None:
+        if self.checkpoint_ms is None:
+            return
+        if self.graph.checkpoint_directory is None:
+            raise ProgramError(
+                f"{self.site}: checkpoint() needs a directory to write to; call "
+                "StreamingContext.checkpoint(directory) before start()"
+            )
+        if self.checkpoint_ms % self.slide_ms:
+            raise ProgramError(
+                f"{self.site}: the checkpoint interval of {self.checkpoint_ms} ms is not a "
+                f"multiple of the stream's slide of {self.slide_ms} ms"
+            )
+
+    # -- batch after batch ---------------------------------------------------------------------
+
+    def is_time_valid(self, time_ms: int) -> bool:
+        if self.zero_ms is None:
+            raise ProgramError(f"{self.site} has not been started: it has no RDDs yet")
+        return time_ms > self.zero_ms and (time_ms - self.zero_ms) % self.slide_ms == 0
+
+    def get_or_compute(self, time_ms: int) -> RDD[Any] | None:
+        if time_ms in self.generated:
+            return self.generated[time_ms]
+        # What has not been planned yet, or has been forgotten, must not be made from half of its parts.
+        is_known = self._forgotten_until_ms < time_ms <= self.graph.planned_until_ms
+        if not is_known or not self.is_time_valid(time_ms):
+            return None
+        rdd = self.compute(time_ms)
+        if rdd is not None:
+            if self.storage_level is not None and not rdd.is_cached:
+                rdd.persist(self.storage_level)
+                self._persisted_here[time_ms] = rdd
+            if self.checkpoint_ms is not None and self._is_checkpoint_time(time_ms):
+                rdd.checkpoint()
+            self.generated[time_ms] = rdd
+        return rdd
+
+    def _is_checkpoint_time(self, time_ms: int) -> bool:
+        assert self.zero_ms is not None
+        assert self.checkpoint_ms is not None
+        return (time_ms - self.zero_ms) % self.checkpoint_ms == 0
+
+    def slice(self, from_ms: int, to_ms: int) -> list[RDD[Any]]:
+        """The RDDs of all valid times in ``[from_ms, to_ms]``, oldest first."""
+        if self.zero_ms is None:
+            raise ProgramError(f"{self.site} has not been started: there is nothing to slice yet")
+        # The first time after zero that is not before from_ms, in whole slides.
+        slides = max(1, -(-(from_ms - self.zero_ms) // self.slide_ms))
+        first_ms = self.zero_ms + slides * self.slide_ms
+        times = range(first_ms, to_ms + 1, self.slide_ms)
+        return [rdd for time_ms in times if (rdd := self.get_or_compute(time_ms)) is not None]
+
+    def clear_metadata(self, time_ms: int) -> None:
+        """Forget the RDDs that no batch after ``time_ms`` can ask for, and free those kept for it.
+
+        An RDD that somebody else persisted, a parent or the user, is theirs to free.
+        """
+        self._forgotten_until_ms = time_ms - self.remember_ms
+        for at_ms in [at_ms for at_ms in self.generated if at_ms <= self._forgotten_until_ms]:
+            del self.generated[at_ms]
+            persisted = self._persisted_here.pop(at_ms, None)
+            if persisted is not None and self.graph.unpersist:
+                persisted.unpersist()

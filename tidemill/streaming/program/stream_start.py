@@ -1,0 +1,217 @@
+"""How a stream starts: from nothing, from its checkpoint, or as a new program on an old checkpoint.
+
+The start of a new stream with a checkpoint directory, and what is durable after each step:
+
+1. the program is pickled: what cannot be written down is refused before anything is touched;
+2. the directory is checked and taken (``owner``);
+3. sources note what was there before the stream (``sources/``), operators their initial state (``state/``);
+4. the program is written (``program``): from now on the stream exists and would be recovered;
+5. receivers start, then the scaling of executors, and batches begin.
+
+A driver that dies before 4 leaves nothing that the next start would go on with. A recovered stream
+skips 1, 3 and 4; an upgraded one does 4 at the end of 3, in one write.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from tidemill.batches.durable import DurableBatches
+from tidemill.batches.rate_feed import RateFeed
+from tidemill.batches.state_maintenance import StateMaintenance
+from tidemill.checkpoint.program_file import PROGRAM, ProgramHeader, write_program
+from tidemill.common.clock import Clock
+from tidemill.common.fault_points import fault_point
+from tidemill.errors import BatchError, IllegalStateError, StopTimeoutError, UpgradeError
+from tidemill.progress.listener_bus import ListenerBus
+from tidemill.receivers.driver.executor_allocation import (
+    AllocationSettings,
+    ExecutorAllocationManager,
+)
+from tidemill.spark.session.executors import SparkExecutors
+from tidemill.state.operators import StateOperators
+from tidemill.state.partition_state import OperatorState
+from tidemill.streaming.graph.stateful_node import StatefulNode
+from tidemill.streaming.program.graph_pickle import (
+    Recovered,
+    header_of,
+    name_operators,
+    pickle_graph,
+)
+from tidemill.streaming.program.upgrade import Renames, carry_over
+from tidemill.streaming.scheduling.job_scheduler import JobScheduler
+from tidemill.streaming.scheduling.receiver_streams import StreamReceivers, receiver_sources
+
+if TYPE_CHECKING:
+    from tidemill.streaming.graph.dstream_graph import DStreamGraph
+
+logger = logging.getLogger(__name__)
+
+
+class StreamStart:
+    """What a context knows of its beginning, until it has begun."""
+
+    def __init__(
+        self, graph: DStreamGraph, clock: Clock, recovered: Recovered | None = None
+    ) -> None:
+        self._graph = graph
+        self._clock = clock
+        self._recovered = recovered
+        self._upgraded_from: ProgramHeader | None = None
+        self._renames: Renames = {}
+        self._durable: DurableBatches | None = None
+        self._maintenance: StateMaintenance | None = None
+        self._allocation: ExecutorAllocationManager | None = None
+        self.receivers: StreamReceivers | None = None
+
+    def upgrade(self, header: ProgramHeader, renames: Mapping[str, str | None]) -> None:
+        self._upgraded_from = header
+        self._renames = renames
+
+    def run(self, bus: ListenerBus, on_error: Callable[[BatchError], None]) -> JobScheduler:
+        """Start the stream and return its scheduler, which runs. Leaves nothing running if it fails."""
+        directory = self._graph.checkpoint_directory
+        conf = self._graph.spark_context.getConf()
+        scaling = AllocationSettings.from_conf(conf)
+        scheduler: JobScheduler | None = None
+        retired: tuple[str, ...] = ()
+        try:
+            if self._upgraded_from is not None:
+                self._recovered, retired = carry_over(
+                    self._graph, self._upgraded_from, self._renames
+                )
+            elif self._recovered is None:
+                name_operators(self._graph)
+            is_written = self._recovered is not None and self._upgraded_from is None
+            if directory is not None:
+                pickled = b"" if is_written else pickle_graph(self._graph)  # 1
+                self._durable = DurableBatches.open(directory, self._clock)  # 2
+                if self._recovered is None:
+                    self._refuse_used_directory(self._durable)
+                self._prepare_rdd_checkpoints(self._durable, directory)
+            if receiver_sources(self._graph):
+                self.receivers = StreamReceivers(self._graph, self._clock, bus, self._durable)
+            scheduler = JobScheduler(self._graph, self._clock, bus, on_error, self._durable)
+            if scheduler.generator.rate_controllers:
+                bus.add_listener(RateFeed(scheduler.generator.rate_controllers))
+            scheduler.start()
+            if self._durable is not None:
+                self._durable.keep_ownership(scheduler.lose_ownership)
+            if self._recovered is None:
+                first_ms = scheduler.generator.prepare()  # 3
+            else:
+                first_ms = scheduler.generator.recover(self._recovered)
+            if self._durable is not None:
+                self._open_state(self._durable, first_ms)
+            if self._durable is not None and not is_written:
+                fault_point("start.before-program")
+                write_program(self._durable.storage, header_of(self._graph, retired), pickled)  # 4
+                fault_point("start.after-program")
+            if self.receivers is not None:  # 5
+                self.receivers.start(scheduler.generator.rate_controllers)
+            if scaling.enabled:
+                self._scale_executors(scaling, bus)
+            scheduler.generator.start()
+            return scheduler
+        except BaseException:
+            if scheduler is not None:
+                scheduler.stop()
+            self.close()
+            raise
+
+    def _scale_executors(self, settings: AllocationSettings, bus: ListenerBus) -> None:
+        receivers = self.receivers
+        self._allocation = ExecutorAllocationManager(
+            settings,
+            SparkExecutors(self._graph.spark_context),
+            self._graph.batch_ms,
+            0 if receivers is None else len(receivers.sources),
+            set if receivers is None else receivers.tracker.executors_with_receivers,
+            self._clock,
+        )
+        bus.add_listener(self._allocation)
+        self._allocation.start()
+
+    def _prepare_rdd_checkpoints(self, durable: DurableBatches, directory: str) -> None:
+        """Where RDDs go that ``checkpoint()`` is called on. Those of an earlier run are of no use."""
+        spark_context = self._graph.spark_context
+        is_path = "://" not in directory
+        if is_path and not str(spark_context.master).startswith("local"):
+            logger.warning(
+                "the checkpoint directory %s is a path: it must be the same directory on the driver and on "
+                "all executors, such as a shared file system",
+                directory,
+            )
+        # Spark and Arrow do not always agree on what a URI means: ask Spark only where it is needed.
+        if is_path or any(node.checkpoint_ms is not None for node in self._graph.nodes()):
+            durable.storage.delete_folder("rdds")
+            spark_context.setCheckpointDir(f"{directory.rstrip('/')}/rdds")
+
+    def _open_state(self, durable: DurableBatches, first_ms: int) -> None:
+        nodes = [
+            node for node in self._graph.operators().values() if isinstance(node, StatefulNode)
+        ]
+        if not nodes:
+            return
+        stream_id = durable.log.stream_id()
+        known = {name for commit in durable.logged.commits.values() for name in commit.state}
+        for node in nodes:
+            if node.operator_id not in known:
+                node.write_initial_state(
+                    OperatorState(
+                        durable.storage, stream_id, node.operator_id, node.function.timed
+                    ),
+                    first_ms,
+                )
+        operators = StateOperators.restored(
+            durable.storage,
+            stream_id,
+            durable.logged,
+            {node.operator_id: node.function.timed for node in nodes},
+        )
+        if self._upgraded_from is not None:
+            for node in nodes:
+                _require_same_placement(node, operators)
+        self._graph.state = operators
+        self._maintenance = StateMaintenance(self._graph.spark_context, operators)
+        self._maintenance.start()
+
+    def _refuse_used_directory(self, durable: DurableBatches) -> None:
+        if not durable.logged.offsets and not durable.storage.exists(PROGRAM):
+            durable.clear_leftovers()
+            return
+        directory = self._graph.checkpoint_directory
+        raise IllegalStateError(
+            f"{directory} already holds the checkpoint of a stream. To go on with that one, get the context "
+            f"from StreamingContext.getOrCreate({directory!r}, setup). To begin a new one, give another "
+            "directory, or delete this one."
+        )
+
+    def close(self) -> None:
+        """End what serves the stream, and give the directory back. Idempotent."""
+        if self._allocation is not None:
+            try:
+                self._allocation.stop()
+            except StopTimeoutError as error:  # the cluster manager does not answer
+                logger.warning("%s", error)
+        if self.receivers is not None:
+            self.receivers.close()
+        if self._maintenance is not None:
+            self._maintenance.stop()
+        if self._durable is not None:
+            self._durable.close()
+
+
+def _require_same_placement(node: StatefulNode, operators: StateOperators) -> None:
+    versions = operators.latest(node.operator_id)
+    if versions is None:
+        return
+    misplaced = node.misplaced_keys(operators.state_of(node.operator_id), versions)
+    if misplaced:
+        raise UpgradeError(
+            f"the partition function of {node.site} has changed: it would look for the key {misplaced[0]!r} "
+            "in another partition than the one that has its state. Give it the function that it had. Nothing "
+            "has been changed."
+        )

@@ -1,0 +1,103 @@
+"""A new program on the checkpoint of an old one: offsets and state go over, by the names of operators."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from tidemill.checkpoint.program_file import Operator, ProgramHeader
+from tidemill.errors import UpgradeError
+from tidemill.streaming.graph.reduced_window import ReducedWindowNode
+from tidemill.streaming.graph.stateless_nodes import WindowedNode
+from tidemill.streaming.program.graph_pickle import Recovered, operators_of
+
+if TYPE_CHECKING:
+    from tidemill.streaming.graph.dstream_graph import DStreamGraph
+
+Renames = Mapping[str, str | None]
+"""An old name to the new one, or to None for what the new program is to do without."""
+
+
+def carry_over(
+    graph: DStreamGraph, header: ProgramHeader, renames: Renames
+) -> tuple[Recovered, tuple[str, ...]]:
+    """Give the operators of a new graph the ids that their predecessors had.
+
+    Where the stream goes on, and the ids that nobody has any more. Raises a report of all that does
+    not fit, if anything does not.
+    """
+    old = {operator.name: operator for operator in header.operators}
+    new = {operator.name: operator for operator in operators_of(graph)}
+    problems = [
+        f"upgrade={{{name!r}: ...}} names an operator that the checkpoint does not have; it has "
+        f"{', '.join(sorted(old)) or 'none'}"
+        for name in renames
+        if name not in old
+    ]
+    successors: dict[str, Operator] = {}
+    dropped: list[str] = []
+    for name, operator in old.items():
+        target = renames.get(name, name)
+        if target is None:
+            dropped.append(operator.id)
+        elif target not in new:
+            problems.append(
+                f"{operator} is not in the new program, and what the checkpoint has of it would be lost. "
+                f"Say what has become of it: upgrade={{{name!r}: 'its new name'}}, or "
+                f"upgrade={{{name!r}: None}} to do without"
+            )
+        elif target in successors:
+            problems.append(f"{successors[target]} and {operator} cannot both become {target!r}")
+        else:
+            successors[target] = operator
+            problems += _misfits(operator, new[target])
+    problems += _window_problems(graph, header)
+    if problems:
+        raise UpgradeError(
+            "the new program does not fit the checkpoint in "
+            f"{graph.checkpoint_directory}; nothing has been changed:\n"
+            + "\n".join(f"  - {problem}." for problem in problems),
+            graph.checkpoint_directory or "",
+        )
+    retired = (*header.retired, *dropped)
+    taken = {operator.id for operator in header.operators} | set(retired)
+    for name, node in graph.operators().items():
+        node.operator_id = successors[name].id if name in successors else _free_id(name, taken)
+        taken.add(node.operator_id)
+    same_times = header.batch_ms == graph.batch_ms
+    zero_ms = header.zero_ms // graph.batch_ms * graph.batch_ms
+    return Recovered(zero_ms if not same_times else header.zero_ms, same_times), retired
+
+
+def _misfits(old: Operator, new: Operator) -> list[str]:
+    if old.kind != new.kind:
+        return [f"{old} has become {new}, which cannot go on with it: give it another name"]
+    if old.detail != new.detail:
+        return [
+            f"{old} now reads {new.detail}: that is another source. Give it another name, and "
+            f"upgrade={{{old.name!r}: None}} to leave the old one"
+        ]
+    if old.partitions != new.partitions:
+        return [
+            f"{old} now has {new.partitions} partitions: state cannot change its number of partitions. "
+            f"Ask for {old.partitions} again (numPartitions)"
+        ]
+    return []
+
+
+def _window_problems(graph: DStreamGraph, header: ProgramHeader) -> list[str]:
+    if graph.batch_ms == header.batch_ms:
+        return []
+    return [
+        f"the batch interval has changed from {header.batch_ms} to {graph.batch_ms} ms, and {node.site} "
+        "looks back at batches of the old one: keep the interval"
+        for node in graph.nodes()
+        if isinstance(node, (WindowedNode, ReducedWindowNode))
+    ][:1]
+
+
+def _free_id(name: str, taken: set[str]) -> str:
+    candidate, number = name, 2
+    while candidate in taken:
+        candidate, number = f"{name}~{number}", number + 1
+    return candidate

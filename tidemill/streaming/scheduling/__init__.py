@@ -1,0 +1,1 @@
+"""When a DStream batch is made, and how its jobs run."""

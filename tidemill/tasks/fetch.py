@@ -1,0 +1,121 @@
+"""Reading the splits of a source, in tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
+
+from tidemill.errors import SourceError
+from tidemill.state.reports import Reports, ReportsParam
+from tidemill.tasks.batch_context import BatchContext, task_partition
+from tidemill.tasks.worker import tune_worker
+
+if TYPE_CHECKING:
+    from pyspark import Accumulator, SparkContext
+
+    from tidemill.batches.table_source import Split, SplitSource
+
+
+class RowReader:
+    """Reads splits as batches with exactly the columns of the source's schema. Goes to the executors."""
+
+    def __init__(self, source: SplitSource) -> None:
+        self._read = source.split_reader()
+        self._schema = to_arrow_schema(source.schema(), timezone="UTC")
+        self._name = source.description()
+
+    def __call__(self, splits: Sequence[Split]) -> Iterator[pa.RecordBatch]:
+        for split in splits:
+            for batch in self._read(split):
+                if not isinstance(batch, pa.RecordBatch):
+                    raise SourceError(
+                        f"the source {self._name} gives a {type(batch).__name__} where rows are expected: "
+                        "yield pyarrow.RecordBatch objects"
+                    )
+                columns = [self._column(batch, field) for field in self._schema]
+                yield pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+    def _column(self, batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
+        index = batch.schema.get_field_index(field.name)
+        if index < 0:
+            raise SourceError(
+                f"the source {self._name} gives no column {field.name}, which its schema has; it gives "
+                f"{', '.join(batch.schema.names) or 'none'}"
+            )
+        column = batch.column(index)
+        if column.type != field.type:
+            try:
+                column = column.cast(field.type)
+            except pa.ArrowException as error:
+                raise SourceError(
+                    f"the source {self._name} gives column {field.name} as {_said(column.type)}, its "
+                    f"schema says {_said(field.type)}: {error}"
+                ) from None
+        if column.null_count and not field.nullable:
+            raise SourceError(
+                f"the source {self._name} gives column {field.name} with nulls, its schema says that "
+                "there are none"
+            )
+        return column
+
+
+class FetchStep:
+    """``mapInArrow`` function: the rows of a task's splits.
+
+    The first column of its only input row is the number of the task among those that read this source. It is
+    not taken from Spark, which numbers all tasks of a union in one go.
+    """
+
+    def __init__(
+        self,
+        run_id: str,
+        source_id: str,
+        source: SplitSource,
+        rows: Accumulator[Reports] | None = None,
+    ) -> None:
+        self._run_id = run_id
+        self._source_id = source_id
+        self._reader = RowReader(source)
+        self._rows = rows
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        tune_worker()
+        number = None
+        for batch in batches:  # a task that does not read its input ends its worker
+            if batch.num_rows:
+                number = int(batch.column(0)[0].as_py())
+        number = task_partition() if number is None else number
+        return self.run(BatchContext.of_task(self._run_id, with_splits=True), number)
+
+    def run(self, context: BatchContext, number: int) -> Iterator[pa.RecordBatch]:
+        tasks = context.splits.get(self._source_id, ())
+        rows = 0
+        for batch in self._reader(tasks[number] if number < len(tasks) else ()):
+            rows += batch.num_rows
+            yield batch
+        if self._rows is not None:
+            self._rows.add({(self._source_id, context.batch_id, number): rows})
+
+
+def rows_accumulator(spark_context: SparkContext) -> Accumulator[Reports]:
+    """Where fetch steps count rows: each task's once, however often it runs."""
+    return spark_context.accumulator({}, ReportsParam())
+
+
+def take_rows(counted: Accumulator[Reports], source_id: str, batch_id: int) -> int:
+    """How many rows a batch has read of a source. Asked once; forgets the batches before, too."""
+    counts = counted.value
+    mine = [key for key in counts if key[0] == source_id and key[1] <= batch_id]
+    return sum(rows for key in mine if (rows := counts.pop(key)) and key[1] == batch_id)
+
+
+def _said(type: pa.DataType) -> str:
+    """As Spark calls it."""
+    try:
+        spark_type: Any = from_arrow_type(type)
+    except Exception:
+        return str(type)
+    return str(type) if pa.types.is_nested(type) else str(spark_type.typeName())
