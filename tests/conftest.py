@@ -5,7 +5,6 @@ import logging
 import os
 import signal
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -14,6 +13,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 import tidemill
+from tests.manual_stream import Stream
 from tidemill.streaming import DStream, StreamingContext
 from tidemill.testing import BatchDriver, ManualClock, collected
 
@@ -79,19 +79,6 @@ def spark() -> Iterator[SparkSession]:
 @pytest.fixture(scope="session")
 def sc(spark: SparkSession) -> SparkContext:
     return spark.sparkContext
-
-
-@dataclass
-class Stream:
-    """A context on a manual clock that has not started yet."""
-
-    ssc: StreamingContext
-    clock: ManualClock
-    driver: BatchDriver
-
-    def start_and_run(self, batches: int) -> None:
-        self.ssc.start()
-        self.driver.run(batches, timeout_s=300)
 
 
 @pytest.fixture

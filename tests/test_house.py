@@ -121,7 +121,7 @@ def test_helpers_are_not_in_test_modules() -> None:
         f"{path.relative_to(ROOT)} imports {name}"
         for path in (ROOT / "tests").rglob("*.py")
         for name in imports_of(path)
-        if re.fullmatch(r"tests\.(.+\.)?test_\w+", name)
+        if re.fullmatch(r"tests\.(.+\.)?(test_\w+|conftest)", name)
     }
     assert importing == set()
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.batches.test_planner import Numbers
+from tests.batches.number_source import Numbers
 from tidemill.batches.batch import AdmissionLimit, OffsetRange
 from tidemill.batches.planner import BatchPlanner, PlannedSource
 from tidemill.batches.rate_controller import RateController

@@ -1,13 +1,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemill.batches.batch import AdmissionLimit, OffsetRange, RangeSize
+from tests.batches.number_source import Numbers
+from tidemill.batches.batch import AdmissionLimit, OffsetRange
 from tidemill.batches.parallelism import (
     BYTES_PER_TASK,
     LARGEST_SPLIT_BYTES,
@@ -16,45 +16,10 @@ from tidemill.batches.parallelism import (
     tasks_for_records,
 )
 from tidemill.batches.planner import BatchPlanner, PlannedSource
-from tidemill.batches.source import Source, SourceRuntime
+from tidemill.batches.source import Source
 from tidemill.checkpoint.batch_log import BatchLog, CommitRecord
 from tidemill.checkpoint.local_storage import LocalStorage
 from tidemill.testing import ManualClock
-
-
-class Numbers(Source):
-    """A source of which a test says how far it reaches."""
-
-    def __init__(self) -> None:
-        self.reach = 0
-        self.committed: list[int] = []
-        self.broken = False
-        self.events: list[str] = []
-
-    def start(self, runtime: SourceRuntime) -> None:
-        self.events.append(f"start {runtime.time_ms}")
-
-    def initial_offset(self) -> int:
-        return 0
-
-    def latest_offset(self, start: int, limit: AdmissionLimit, time_ms: int) -> int:
-        if self.broken:
-            raise OSError("source is away")
-        return (
-            self.reach if limit.max_records is None else min(self.reach, start + limit.max_records)
-        )
-
-    def size(self, range_: OffsetRange) -> RangeSize:
-        return RangeSize(records=range_.end - range_.start)
-
-    def read(self, range_: OffsetRange) -> Any:
-        raise AssertionError("a planner does not read")
-
-    def commit(self, end: int) -> None:
-        self.committed.append(end)
-
-    def stop(self) -> None:
-        self.events.append("stop")
 
 
 @given(st.lists(st.integers(0, 20), max_size=20), st.integers(1, 7))

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from pyspark.sql.types import LongType, StructField, StructType
 
-from tests.receivers.test_table_source import World
+from tests.receivers.table_world import World
+from tests.sources.python_sources import Counter, Drops
 from tests.sources.reading import read
-from tests.sources.test_python_data_source import Counter, Drops
 from tests.waiting import wait_for
 from tidemill.batches.batch import UNLIMITED, AdmissionLimit, Batch, OffsetRange
 from tidemill.batches.planner import BatchPlanner, PlannedSource

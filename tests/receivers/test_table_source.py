@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import pickle
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from pyspark.sql import Row, SparkSession
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from tests.receivers.driver.driver_world import Silent
+from tests.receivers.table_world import World
 from tests.sources.reading import read, rows
 from tests.waiting import wait_for
 from tidemill.batches.batch import UNLIMITED, AdmissionLimit, OffsetRange
@@ -26,52 +26,16 @@ from tidemill.common.clock import ManualClock
 from tidemill.errors import UsageError
 from tidemill.progress.listener_bus import ListenerBus
 from tidemill.receivers import register_receiver
-from tidemill.receivers.blocks.block import BlockInfo, BlockPlace
-from tidemill.receivers.blocks.format import EncodedBlock, encode_lines, encode_records
-from tidemill.receivers.blocks.reader import BlockReader
+from tidemill.receivers.blocks.format import encode_lines, encode_records
 from tidemill.receivers.connectors.formats import receiver_format
 from tidemill.receivers.connectors.http.receiver import HttpReceiver
 from tidemill.receivers.connectors.mqtt.receiver import MqttReceiver
-from tidemill.receivers.driver.block_tracker import BlockTracker
 from tidemill.receivers.driver.running_receivers import ReceiverOfStream, RunningReceivers
 from tidemill.receivers.receiver import Receiver
 from tidemill.receivers.table_source import TEXT, ReceiverTable
 from tidemill.sources.registry import RECEIVER_FORMATS, source_named, unregister_source
 
 PAIRS = StructType([StructField("id", LongType()), StructField("name", StringType())])
-
-
-class World:
-    """Blocks in files, as a receiver would have left them."""
-
-    def __init__(self, folder: Path, schema: StructType = TEXT) -> None:
-        self._folder = folder
-        self.blocks = BlockTracker(None, ManualClock()).start()
-        self.forgotten: list[str] = []
-        self._schema = schema
-        self.source = self.make()
-
-    def make(self) -> ReceiverTable:
-        source = ReceiverTable(Silent(), self._schema, "clicks")
-        source.bind("clicks", self.blocks, BlockReader(None, b""), self._on_forgotten)
-        return source
-
-    def _on_forgotten(self, blocks: Sequence[BlockInfo]) -> None:
-        self.forgotten += [each.block_id for each in blocks]
-
-    def add(self, encoded: EncodedBlock) -> None:
-        block_id = f"input-0-a1-{self.blocks.end('clicks')}"
-        path = self._folder / block_id
-        path.write_bytes(encoded.data.to_pybytes())
-        info = BlockInfo(
-            0,
-            block_id,
-            encoded.records,
-            encoded.bytes,
-            hashlib.sha256(encoded.data).hexdigest(),
-            (BlockPlace("driver", "localhost", str(path)),),
-        )
-        assert self.blocks.add("clicks", info)
 
 
 def test_blocks_of_a_range_are_rows_and_the_same_again(tmp_path: Path) -> None:

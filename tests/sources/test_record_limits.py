@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.tasks.test_file_reader import Report
+from tests.tasks.reports import Report
 from tidemill.batches.batch import AdmissionLimit, OffsetRange
 from tidemill.batches.planner import BatchPlanner, PlannedSource
 from tidemill.batches.rate_controller import RateController

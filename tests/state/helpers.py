@@ -12,6 +12,19 @@ from tidemill.state import local_store
 from tidemill.state.local_store import LocalReader
 from tidemill.state.partition_state import OperatorState, WrittenVersion, attempt, reading
 
+# Short keys, empty ones, and keys around the longest that LMDB takes.
+KEYS = [
+    *(b"s%d" % n for n in range(8)),
+    b"",
+    b"\xff",
+    b"\xff" * 40,
+    b"k" * 499,
+    b"k" * 500,
+    b"k" * 501,
+    b"l" * 511,
+    *(b"long" * 400 + b"%d" % n for n in range(3)),
+]
+
 Contents = dict[bytes, tuple[bytes, int]]
 """Key to value and time."""
 

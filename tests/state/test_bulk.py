@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.state.helpers import contents, files, read, restart_process, run, state_in
-from tests.state.test_versions import KEYS
+from tests.state.helpers import KEYS, contents, files, read, restart_process, run, state_in
 from tidemill.batches.state_maintenance import write_snapshot
 from tidemill.state import state_file
 from tidemill.state.operators import StateOperators

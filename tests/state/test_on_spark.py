@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from pyspark import SparkContext
 
-from tests.conftest import Stream
+from tests.manual_stream import Stream
 from tidemill.batches.state_maintenance import StateMaintenance
 from tidemill.common.fault_points import COUNTERS, PLAN
 from tidemill.state.operators import StateOperators

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from tests.state.helpers import (
+    KEYS,
     Changes,
     Contents,
     applied,
@@ -37,17 +38,6 @@ from tidemill.state.local_store import LocalReader, LocalStore
 from tidemill.state.partition_files import PartitionFiles, batch_of
 from tidemill.state.partition_state import OperatorState, attempt, reading
 
-KEYS = [
-    *(b"s%d" % n for n in range(8)),
-    b"",
-    b"\xff",
-    b"\xff" * 40,
-    b"k" * 499,
-    b"k" * 500,
-    b"k" * 501,
-    b"l" * 511,
-    *(b"long" * 400 + b"%d" % n for n in range(3)),
-]
 VALUES = st.builds(
     lambda char, size: char * size,
     st.sampled_from([b"\0", b"a", b"b"]),

@@ -11,7 +11,7 @@ import pytest
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from tests.conftest import Stream
+from tests.manual_stream import Stream
 from tidemill.errors import BatchError, IllegalStateError, UnsupportedError, UsageError
 from tidemill.streaming import StreamingContext, StreamingListener
 from tidemill.streaming.context import StreamingContextState as State

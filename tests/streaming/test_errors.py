@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pyspark import SparkContext
 
-from tests.conftest import Stream
+from tests.manual_stream import Stream
 from tidemill.errors import BatchError
 
 

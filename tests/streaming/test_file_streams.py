@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Stream
+from tests.manual_stream import Stream
 from tidemill.errors import UsageError
 from tidemill.streaming import StreamingListener
 from tidemill.testing import collected

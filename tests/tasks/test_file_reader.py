@@ -8,6 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.tasks.reports import Report
 from tidemill.common.lines import split_lines
 from tidemill.tasks import file_reader
 from tidemill.tasks.file_reader import (
@@ -18,16 +19,6 @@ from tidemill.tasks.file_reader import (
     pack_splits,
     whole_line_pieces,
 )
-
-
-class Report:
-    """What an accumulator does, without Spark."""
-
-    def __init__(self) -> None:
-        self.value = ReadReport()
-
-    def add(self, term: ReadReport) -> None:
-        self.value.merge(term)
 
 
 def lines_of(data: bytes, cuts: list[int]) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,18 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark import cloudpickle
-from pyspark.sql.types import (
-    IntegerType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
 
 from tests.state.helpers import restart_process
-from tidemill.batches.batch import OffsetRange, RangeSize
-from tidemill.batches.table_source import SplitSource
+from tests.tasks.number_source import Numbers
 from tidemill.checkpoint.local_storage import LocalStorage
 from tidemill.errors import IllegalStateError, UsageError
 from tidemill.state.partition_state import OperatorState
@@ -514,41 +505,6 @@ def test_within_a_watermark_keys_come_back_after_a_while(tmp_path: Path, single:
 
 
 # -- reading splits ------------------------------------------------------------------------------
-
-
-TYPES = {"long": LongType, "int": IntegerType, "string": StringType, "timestamp": TimestampType}
-
-
-class Numbers(SplitSource):
-    def __init__(self, ddl: str, batches: Mapping[str, Any]) -> None:
-        self.ddl = ddl
-        self.batches = batches
-
-    def schema(self) -> StructType:
-        columns = [column.split(maxsplit=2) for column in self.ddl.split(", ")]
-        return StructType(
-            [StructField(name, TYPES[type](), not rest) for name, type, *rest in columns]
-        )
-
-    def initial_offset(self) -> Any:
-        return 0
-
-    def latest_offset(self, start: Any, limit: Any, time_ms: int) -> Any:
-        return 0
-
-    def size(self, range_: OffsetRange) -> RangeSize:
-        return RangeSize(records=0)
-
-    def splits(self, range_: OffsetRange, parallelism: int) -> list[Any]:
-        return []
-
-    def split_reader(self) -> Any:
-        batches = self.batches
-
-        def read(split: Any) -> Iterator[pa.RecordBatch]:
-            yield pa.record_batch(batches[split])
-
-        return read
 
 
 def test_a_task_reads_its_splits_and_counts_rows_once() -> None:

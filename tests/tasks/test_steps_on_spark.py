@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from tests.tasks.test_steps import Numbers
+from tests.tasks.number_source import Numbers
 from tidemill.checkpoint.local_storage import LocalStorage
 from tidemill.errors import IllegalStateError
 from tidemill.state.operators import StateOperators

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.sinks.files.test_file_sink import visible
+from tests.sinks.files.visible_files import visible
 from tests.sinks.output import FakeQuery, sorted_rows
 from tidemill.sinks.files.file_sink import FileSink
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import DataStreamReader, DataStreamWriter
 
+from tests.sinks.files.visible_files import visible
 from tests.sinks.output import FakeQuery, sorted_rows
 from tidemill.errors import CheckpointError, DamagedCheckpointError, UsageError
 from tidemill.sinks.files.file_sink import FileSink
@@ -27,16 +28,6 @@ def query(spark: SparkSession, tmp_path: Path) -> FakeQuery:
 @pytest.fixture
 def target(tmp_path: Path) -> Path:
     return tmp_path / "out"
-
-
-def visible(target: Path) -> list[str]:
-    """What a reader that knows nothing of the manifest would see."""
-    return sorted(
-        str(path.relative_to(target))
-        for path in target.rglob("*")
-        if path.is_file()
-        and not any(part[0] in "_." for part in path.relative_to(target).parts if "=" not in part)
-    )
 
 
 @pytest.mark.parametrize("format", ["parquet", "orc", "json", "csv"])

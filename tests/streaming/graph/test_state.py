@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,8 @@ from typing import Any
 import pytest
 from pyspark import SparkContext
 
-from tests.conftest import Stream
+from tests.manual_stream import Stream
+from tests.streaming.graph.meeting import Meeting
 from tidemill.errors import BatchError, IllegalStateError, UsageError
 from tidemill.streaming import DStream, StateSpec
 from tidemill.testing import collected
@@ -259,13 +259,6 @@ def test_a_failed_batch_halts_a_durable_stream(new_stream: Streams, tmp_path: Pa
         stream.ssc.checkpoint("elsewhere")
 
 
-class Meeting:
-    """Two outputs of a batch must be there at the same time, or the second waits in vain."""
-
-    barrier = threading.Barrier(2)
-    met: list[Any] = []
-
-
 def test_outputs_of_one_batch_run_at_once_where_asked_and_batches_never(
     new_stream: Streams, tmp_path: Path, setting: Callable[[str, str], None]
 ) -> None:
@@ -276,7 +269,7 @@ def test_outputs_of_one_batch_run_at_once_where_asked_and_batches_never(
     states = stream.ssc.queueStream([[("a", n)] for n in range(4)]).updateStateByKey(add_up())
 
     def meet(rdd: Any) -> None:
-        from tests.streaming.graph.test_state import Meeting  # not a part of the program
+        from tests.streaming.graph.meeting import Meeting  # not a part of the program
 
         Meeting.barrier.wait(120)
         Meeting.met.append(rdd.collect())

@@ -12,7 +12,7 @@ import pytest
 from pyspark import SparkContext, StorageLevel
 from pyspark.sql import SparkSession
 
-from tests.conftest import Stream
+from tests.manual_stream import Stream
 from tidemill.common.times import to_datetime
 from tidemill.errors import BatchError, UsageError
 from tidemill.streaming import DStream

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.conftest import Stream
+from tests.manual_stream import Stream
 from tidemill.errors import BatchError, UsageError
 from tidemill.streaming.graph.reduced_window import (
     ReducedWindowNode,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.conftest import Stream
+from tests.manual_stream import Stream
 from tidemill.testing import collected
 
 LINE = "123456789\n"

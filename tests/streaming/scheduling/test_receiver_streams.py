@@ -14,7 +14,7 @@ from unittest.mock import MagicMock
 import pytest
 
 from tests.receivers.driver.driver_world import FakeJobs, Silent, block
-from tests.receivers.driver.test_executor_allocation import FakeCluster, batch, numbered
+from tests.receivers.driver.fake_cluster import FakeCluster, batch, numbered
 from tests.waiting import wait_for
 from tidemill.batches.rate_controller import rate_controllers
 from tidemill.checkpoint.local_storage import LocalStorage

@@ -20,11 +20,12 @@ import pytest
 from pyspark import SparkContext, StorageLevel
 from pyspark.sql import Row
 
-from tests.conftest import Stream
+from tests.manual_stream import Stream
 from tests.receivers.connectors.broker import Broker
 from tests.streaming.program.restarts import Runs
+from tests.streaming.scheduling.slow_output import Slow
 from tests.waiting import wait_for
-from tidemill.common.clock import ManualClock, SystemClock
+from tidemill.common.clock import SystemClock
 from tidemill.errors import SetupError, StopTimeoutError, UsageError
 from tidemill.receivers import HttpReceiver, MqttReceiver, Receiver
 from tidemill.streaming import StreamingContext, StreamingListener
@@ -465,12 +466,6 @@ def test_a_receiver_takes_in_no_more_than_it_may(
     assert taken <= 500 * (clock.now_ms() - began_ms) / 1000 + 100
 
 
-class Slow:
-    """Whose time a slow output operation takes."""
-
-    clock: ManualClock
-
-
 @pytest.mark.usefixtures("quick")
 def test_backpressure_reaches_the_receiver_and_the_next_start(
     new_runs: Callable[[str], Runs], setting: Setting
@@ -484,7 +479,7 @@ def test_backpressure_reaches_the_receiver_and_the_next_start(
         receiver = given([lambda r: [r.store(list(range(50))) for _ in range(20)]])
 
         def slowly(rdd: Any) -> None:
-            from tests.streaming.scheduling.test_receivers import Slow  # not a part of the program
+            from tests.streaming.scheduling.slow_output import Slow  # not a part of the program
 
             rdd.count()
             Slow.clock.advance(100)

@@ -1,0 +1,17 @@
+"""An accumulator of what tasks read, without Spark."""
+
+from __future__ import annotations
+
+from tidemill.tasks.file_reader import (
+    ReadReport,
+)
+
+
+class Report:
+    """What an accumulator does, without Spark."""
+
+    def __init__(self) -> None:
+        self.value = ReadReport()
+
+    def add(self, term: ReadReport) -> None:
+        self.value.merge(term)
