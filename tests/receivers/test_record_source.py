@@ -24,14 +24,19 @@ from tidemill.receivers import record_source as module
 from tidemill.receivers.blocks.block import BlockInfo, BlockPlace
 from tidemill.receivers.blocks.reader import BlockReader
 from tidemill.receivers.driver.block_tracker import FOLDER, BlockTracker
-from tidemill.receivers.record_source import ReceiverReader, ReceiverSource, group_blocks, hosts_of
+from tidemill.receivers.record_source import (
+    ReceiverSource,
+    ReceiverSourceFactory,
+    group_blocks,
+    hosts_of,
+)
 
 
 class World:
     def __init__(self, storage: LocalStorage | None = None) -> None:
         self.blocks = BlockTracker(storage, ManualClock()).start()
         self.forgotten: list[list[str]] = []
-        self.source = ReceiverReader(Silent())(cast(Any, None))
+        self.source = ReceiverSourceFactory(Silent())(cast(Any, None))
         self.source.bind("clicks", self.blocks, BlockReader(None, b""), self._on_forgotten)
 
     def _on_forgotten(self, blocks: Sequence[BlockInfo]) -> None:

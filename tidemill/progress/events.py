@@ -78,7 +78,7 @@ class ReceiverStarted(_ReceiverEvent):
     listener_method = "onReceiverStarted"
 
 
-class ReceiverError(_ReceiverEvent):
+class ReceiverReportedError(_ReceiverEvent):
     listener_method = "onReceiverError"
 
 

@@ -49,7 +49,7 @@ class _Unpickle:
 
 
 @dataclass(frozen=True)
-class ReceiverReader:
+class ReceiverSourceFactory:
     """Makes the source of a receiver, when the program is written and again when it is recovered."""
 
     receiver: Receiver

@@ -13,7 +13,7 @@ from tidemill.common.config import FILE_MIN_REMEMBER_MS
 from tidemill.errors import ProgramError
 from tidemill.receivers.connectors.socket_receiver import RawSocketReceiver, SocketReceiver
 from tidemill.receivers.receiver import Receiver
-from tidemill.receivers.record_source import ReceiverReader
+from tidemill.receivers.record_source import ReceiverSourceFactory
 from tidemill.sources.files.hadoop_directory import absolute_directory
 from tidemill.sources.files.record_files import DirectoryReader
 from tidemill.sources.queue import QueueReader, QueueSource, queue_entry
@@ -107,7 +107,7 @@ class InputStreams:
             raise ProgramError(
                 f"receiverStream needs an instance of a subclass of Receiver, not {receiver!r:.100}"
             )
-        return self._input(ReceiverReader(receiver))
+        return self._input(ReceiverSourceFactory(receiver))
 
     def _directory_reader(
         self, directory: str, record_length: int | None = None

@@ -199,7 +199,7 @@ def test_nobody_sees_the_secret(setup: ServerSetup, executor: subprocess.Popen[b
     (pid,) = servers()
     for name in ("cmdline", "environ"):
         shown = _proc(pid, name)
-        assert b"block_server" in shown or name == "environ"
+        assert b"tidemill.receivers.blocks.server" in shown or name == "environ"
         assert SECRET.hex().encode() not in shown
         assert SECRET not in shown
     assert SECRET.hex() not in Path(setup.folders.disk, NOTE).read_text()

@@ -19,7 +19,12 @@ from tests.receivers.driver.driver_world import (
 )
 from tests.waiting import wait_for
 from tidemill.progress.batch_info import NOT_YET, ReceiverInfo
-from tidemill.progress.events import ReceiverError, ReceiverStarted, ReceiverStopped, StreamEvent
+from tidemill.progress.events import (
+    ReceiverReportedError,
+    ReceiverStarted,
+    ReceiverStopped,
+    StreamEvent,
+)
 from tidemill.receivers.blocks.block import BlockPlace
 from tidemill.receivers.driver.tracker import pause_ms
 from tidemill.receivers.driver.tracking_info import ReceiverState, ReceiverTrackingInfo
@@ -39,7 +44,7 @@ def kinds(events: list[StreamEvent]) -> list[str]:
 
 
 def info_of(event: StreamEvent) -> ReceiverInfo:
-    assert isinstance(event, ReceiverStarted | ReceiverError | ReceiverStopped)
+    assert isinstance(event, ReceiverStarted | ReceiverReportedError | ReceiverStopped)
     return event.receiverInfo()
 
 
@@ -89,7 +94,7 @@ def test_a_receiver_that_cannot_say_what_it_prefers_runs_anyway() -> None:
     with driver(executors=1, receivers=[Undecided(), Silent()]) as it:
         assert [each.on for each in it.launches(2)] == [["0"], ["0"]]
         (event,) = it.events
-        assert isinstance(event, ReceiverError)
+        assert isinstance(event, ReceiverReportedError)
         assert "preferredLocation() failed" in event.receiverInfo().last_error_message
         assert "LookupError: where am I?" in event.receiverInfo().last_error
 
@@ -274,7 +279,9 @@ def test_a_receiver_that_ran_and_failed_starts_again_after_a_short_pause() -> No
             it.register(0, attempt, "0")
             launch.end("Traceback: boom")
             pass_the_pause(it, 250, launches=attempt)
-        assert kinds(it.events) == ["ReceiverStarted", "ReceiverError", "ReceiverStopped"] * 5
+        assert (
+            kinds(it.events) == ["ReceiverStarted", "ReceiverReportedError", "ReceiverStopped"] * 5
+        )
         error = info_of(it.events[1])
         assert error.last_error == "Traceback: boom"
         assert error.last_error_message == "its task has ended; it is started again"
@@ -287,7 +294,7 @@ def test_starts_in_vain_are_slowed_down() -> None:
         for attempt, pause in enumerate(pauses, start=1):
             it.launches(attempt)[-1].end("no module named receivers")
             pass_the_pause(it, pause, launches=attempt)
-        assert set(kinds(it.events)) == {"ReceiverError"}
+        assert set(kinds(it.events)) == {"ReceiverReportedError"}
         # One that has registered begins anew.
         it.register(0, len(pauses) + 1, "0")
         it.jobs.launches[-1].end("boom")
@@ -303,7 +310,7 @@ def test_when_spark_does_not_answer_a_restart_is_tried_again() -> None:
         it.register(0, 1, it.launches(1)[0].on[0])
         it.executors.error = ConnectionError("no answer")
         it.jobs.launches[0].end("")
-        wait_for(lambda: "ReceiverError" in kinds(it.events), "the error", 30)
+        wait_for(lambda: "ReceiverReportedError" in kinds(it.events), "the error", 30)
         it.executors.error = None
         pass_the_pause(it, 30_000, launches=1)
 
@@ -329,7 +336,7 @@ def test_a_receiver_that_ended_with_an_error_says_so_and_is_not_started_again() 
         it.deregister(0, 1, "cannot go on", "Traceback: boom")
         launch.end("")
         it.launches(1)
-        assert kinds(it.events) == ["ReceiverStarted", "ReceiverError", "ReceiverStopped"]
+        assert kinds(it.events) == ["ReceiverStarted", "ReceiverReportedError", "ReceiverStopped"]
         for event in it.events[1:]:
             info = info_of(event)
             assert (info.last_error_message, info.last_error) == ("cannot go on", "Traceback: boom")
@@ -346,7 +353,7 @@ def test_a_word_of_its_end_that_comes_after_the_end_of_its_job_counts() -> None:
         it.clock.advance(60_000)
         wait_for(lambda: not it.has_a_waiter(), "the end of the pause", 30)
         it.launches(1)
-        assert kinds(it.events) == ["ReceiverStarted", "ReceiverError", "ReceiverStopped"]
+        assert kinds(it.events) == ["ReceiverStarted", "ReceiverReportedError", "ReceiverStopped"]
 
 
 # -- errors ----------------------------------------------------------------------------------------
@@ -358,7 +365,7 @@ def test_errors_are_reported(caplog: pytest.LogCaptureFixture) -> None:
         it.register(0, 1, on)
         it.clock.advance(5)
         it.report_error(0, "the socket is closed", "Traceback: boom\n")
-        assert kinds(it.events) == ["ReceiverStarted", "ReceiverError"]
+        assert kinds(it.events) == ["ReceiverStarted", "ReceiverReportedError"]
         assert info_of(it.events[1]) == ReceiverInfo(
             0,
             "Silent",

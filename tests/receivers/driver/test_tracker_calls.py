@@ -323,7 +323,7 @@ def test_nobody_is_there() -> None:
     assert not calls.tell("not an endpoint", StopReceiver("enough"))
     calls.cleanup(endpoint, ("a",), 0)
     calls.stop_block_servers([endpoint, "not an endpoint"])
-    assert calls._clients == {}
+    assert calls.clients.endpoints == ()
     calls.close()
 
 
@@ -347,7 +347,7 @@ def test_many_blocks_go_in_several_calls() -> None:
         wait_for(lambda: stopped, "the call", 30)
         calls.forget(str(rpc.server.endpoint))
         calls.forget("never heard of")
-        assert calls._clients == {}
+        assert calls.clients.endpoints == ()
         calls.close()
 
 

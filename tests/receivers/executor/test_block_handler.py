@@ -28,7 +28,7 @@ from tidemill.receivers.blocks.files import BlockFiles, BlockFolders, map_block
 from tidemill.receivers.blocks.format import EncodedBlock, encode_records
 from tidemill.receivers.blocks.reader import BlockReader
 from tidemill.receivers.executor.block_handler import (
-    PAUSE_BLOCKS,
+    SKIPPED_BLOCKS,
     BlockHandler,
     Replica,
     data_folder,
@@ -189,7 +189,7 @@ def test_an_executor_that_could_not_keep_a_copy_is_asked_again_later(
         full.setattr(other.blocks, "write", write)
         assert len(handler.store("b", BLOCK).places) == 1
     copies = [len(handler.store(f"b-{number}", BLOCK).places) - 1 for number in range(60)]
-    assert copies == [0] * PAUSE_BLOCKS + [1] * (60 - PAUSE_BLOCKS)
+    assert copies == [0] * SKIPPED_BLOCKS + [1] * (60 - SKIPPED_BLOCKS)
 
 
 @pytest.mark.parametrize("failing", ["log", "file"])
@@ -240,7 +240,7 @@ def stored(
 @pytest.fixture
 def reader(tmp_path: Path) -> Iterator[BlockReader]:
     yield BlockReader(str(tmp_path / "ck"), SECRET)
-    block_reader._clients.clear()
+    block_reader.worker_clients.cache_clear()
 
 
 def damage_file(info: BlockInfo) -> None:
@@ -306,7 +306,7 @@ def test_a_server_that_has_another_secret_is_no_place(
     try:
         assert BlockReader(str(tmp_path / "ck"), b"wrong").fetch(info).to_pybytes() == BYTES
     finally:
-        block_reader._clients.clear()
+        block_reader.worker_clients.cache_clear()
 
 
 def test_a_log_that_has_another_block_there(
@@ -337,15 +337,16 @@ def test_a_connection_is_kept_and_made_anew_when_the_server_was_gone(
     sha256 = hashlib.sha256(BYTES).hexdigest()
     info = BlockInfo(3, "b-0", 3, len(BYTES), sha256, (other.place,))
     reader.fetch(info)
-    client = block_reader._clients[other.replica.server]
-    reader.fetch(info)
+    with block_reader.worker_clients(SECRET).client(other.replica.server) as client:
+        reader.fetch(info)
     with pytest.raises(BlockLostError, match="no block b-1"):
         reader.fetch(replace(info, block_id="b-1"))
-    assert block_reader._clients[other.replica.server] is client
+    with block_reader.worker_clients(SECRET).client(other.replica.server) as same:
+        assert same is client
     other.server.stop()
     with pytest.raises(BlockLostError, match="the server is gone"):
         reader.fetch(info)
-    assert other.replica.server not in block_reader._clients
+    assert block_reader.worker_clients(SECRET).endpoints == ()
 
 
 def test_the_records_of_a_task_in_their_order(

@@ -19,12 +19,13 @@ from tests.waiting import wait_for
 from tidemill.batches.rate_controller import rate_controllers
 from tidemill.checkpoint.local_storage import LocalStorage
 from tidemill.checkpoint.write_ahead_log import LogWriter
-from tidemill.common import rpc
 from tidemill.common.clock import ManualClock
+from tidemill.common.rpc import server as rpc_server
+from tidemill.common.rpc.client import RpcClient
 from tidemill.errors import DamagedCheckpointError, RpcUnavailableError, SetupError
 from tidemill.progress.listener_bus import ListenerBus
 from tidemill.receivers.blocks.files import SHARED_MEMORY
-from tidemill.receivers.driver import receiver_jobs, running_receivers
+from tidemill.receivers.driver import running_receivers
 from tidemill.receivers.driver.block_tracker import FOLDER
 from tidemill.receivers.driver.executor_allocation import AllocationSettings
 from tidemill.receivers.driver.running_receivers import keeps_log, require_cores
@@ -138,7 +139,7 @@ class World:
     storage: LocalStorage | None
     setups: list[ExecutorSetup]
     jobs: FakeJobs
-    servers: list[rpc.RpcServer]
+    servers: list[rpc_server.RpcServer]
 
     def __post_init__(self) -> None:
         self.context = MagicMock()
@@ -175,7 +176,7 @@ def it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     monkeypatch.setattr(tempfile, "gettempdir", lambda: str(folder))
     it = World(folder, {}, LocalStorage(str(tmp_path / "checkpoint")), [], FakeJobs(), [])
 
-    class Server(rpc.RpcServer):
+    class Server(rpc_server.RpcServer):
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
             it.servers.append(self)
@@ -184,8 +185,8 @@ def it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
         it.setups.append(setup)
         return it.jobs
 
-    monkeypatch.setattr(rpc, "RpcServer", Server)
-    monkeypatch.setattr(receiver_jobs, "ReceiverJobs", jobs)
+    monkeypatch.setattr(rpc_server, "RpcServer", Server)
+    monkeypatch.setattr(running_receivers, "ReceiverJobs", jobs)
     monkeypatch.setattr(running_receivers, "SparkExecutors", Executors)
     monkeypatch.setattr(running_receivers, "task_slots", lambda _: 2)
     yield it
@@ -258,7 +259,7 @@ def test_a_damaged_log_leaves_nothing_running(it: World) -> None:
         it.receivers()
     (server,) = it.servers
     with pytest.raises(RpcUnavailableError):
-        rpc.RpcClient(server.endpoint, bytes(32), 60).call("AddBlock")
+        RpcClient(server.endpoint, bytes(32), 60).call("AddBlock")
     assert it.folders() == []
 
 

@@ -6,33 +6,29 @@ import hashlib
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from functools import cache, partial
+from typing import Any
 
 import pyarrow as pa
 
 from tidemill.checkpoint.log_records import LogSlice
 from tidemill.checkpoint.storage import open_storage
 from tidemill.checkpoint.write_ahead_log import read_record
-from tidemill.errors import BlockLostError, CheckpointError, RpcError, RpcUnavailableError
+from tidemill.common.rpc.client_pool import ClientPool
+from tidemill.errors import BlockLostError, CheckpointError, RpcError
 from tidemill.receivers.blocks.block import BlockInfo, BlockPlace
 from tidemill.receivers.blocks.files import map_block
 from tidemill.receivers.blocks.format import decode
 from tidemill.tasks.worker import tune_worker
 
-if TYPE_CHECKING:
-    from tidemill.common.rpc.client import RpcClient
-
 logger = logging.getLogger(__name__)
-
-_clients: dict[str, RpcClient] = {}
 
 
 @dataclass(frozen=True)
 class BlockReader:
-    """``mapPartitionsWithIndex`` function: the blocks of a task to their records.
+    """Reads the blocks of a task; as a ``mapPartitionsWithIndex`` function, turns them into their records.
 
-    ``directory`` has the write-ahead log, ``secret`` opens the block servers.
+    ``directory`` has the write-ahead log; block servers answer callers that know ``secret``.
     """
 
     directory: str | None
@@ -45,14 +41,14 @@ class BlockReader:
                 yield from decode(self.fetch(block))
 
     def fetch(self, block: BlockInfo) -> pa.Buffer:
-        """The bytes of a block.
+        """Return the bytes of a block, from the first of these places that has them:
 
-        1. A file of this host: it is mapped.
-        2. Another host's block server.
-        3. The write-ahead log.
+        1. a file of this host, which is mapped into memory;
+        2. the block server of another host;
+        3. the write-ahead log.
 
-        What is found is compared with what the driver was told: bytes that differ are not that block, and
-        are not unpickled.
+        Their digest must be the one that the driver was told: other bytes are never unpickled. Raises
+        ``BlockLostError`` if no place has the block.
         """
         tried = []
         for where, read in self._places(block):
@@ -60,7 +56,7 @@ class BlockReader:
                 return _checked(block, read())
             except (RpcError, CheckpointError, OSError, ValueError) as error:
                 tried.append(f"{where}: {_short(error)}")
-                logger.warning("block %s is not read from %s", block.block_id, tried[-1])
+                logger.warning("cannot read block %s from %s", block.block_id, tried[-1])
         remedy = (
             "Restore the write-ahead log from a backup."
             if block.slice_ is not None
@@ -74,7 +70,7 @@ class BlockReader:
         )
 
     def _places(self, block: BlockInfo) -> Iterator[tuple[str, Callable[[], pa.Buffer]]]:
-        """Where to look, and how, in this order."""
+        """Yield where to look for a block, and the function that reads it there."""
         for place in block.places:  # 1
             if place.path:
                 yield place.path, partial(map_block, place.path)
@@ -86,23 +82,17 @@ class BlockReader:
             yield "write-ahead log", partial(_read_log, self.directory, block.slice_)
 
     def _read_remote(self, place: BlockPlace, block_id: str) -> pa.Buffer:
-        try:
-            return self._client(place).read_block(block_id)
-        except RpcUnavailableError:
-            _clients.pop(place.server, None)
-            raise
-
-    def _client(self, place: BlockPlace) -> RpcClient:
-        from tidemill.common.rpc.client import RpcClient  # imports gRPC, which few tasks need
-        from tidemill.common.rpc.signing import Endpoint
-
-        # Workers live from batch to batch, and so do their connections.
-        if place.server not in _clients:
-            _clients[place.server] = RpcClient(Endpoint.parse(place.server), self.secret)
-        return _clients[place.server]
+        with worker_clients(self.secret).client(place.server) as client:
+            return client.read_block(block_id)
 
     def __repr__(self) -> str:
         return f"BlockReader({self.directory!r})"
+
+
+@cache
+def worker_clients(secret: bytes) -> ClientPool:
+    """Return the clients of this worker, which keeps its connections from batch to batch."""
+    return ClientPool(secret)
 
 
 def _read_log(directory: str, slice_: LogSlice) -> pa.Buffer:

@@ -1,56 +1,45 @@
-"""The driver's side of the calls to executors."""
+"""The driver's calls to executors."""
 
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Iterable
 
-from tidemill.common.rpc.client import RpcClient
-from tidemill.common.rpc.signing import Endpoint
+from tidemill.common.rpc.client_pool import ClientPool
 from tidemill.errors import TidemillError
 from tidemill.receivers.messages import CleanupOldBlocks, Done, Message
 
 TIMEOUT_S = 5.0
-IDS_A_CALL = 1000
+IDS_PER_CALL = 1000
 
 logger = logging.getLogger(__name__)
 
 
 class ExecutorCalls:
-    """One client for each endpoint. Nobody waits long for an executor that is gone."""
+    """Tells executors what the driver has decided. Never waits long for an executor that is gone."""
 
     def __init__(self, secret: bytes) -> None:
-        self._secret = secret
-        self._lock = threading.Lock()
-        self._clients: dict[str, RpcClient] = {}
+        self.clients = ClientPool(secret, TIMEOUT_S)
 
     def tell(self, endpoint: str, message: Message, name: str | None = None) -> bool:
-        """False if nobody is there any more."""
+        """Send a message. Return False if it did not arrive."""
         try:
-            self._client(endpoint).call(name or type(message).__name__, message.encode(), TIMEOUT_S)
+            with self.clients.client(endpoint) as client:
+                client.call(name or type(message).__name__, message.encode())
             return True
-        except (TidemillError, ValueError) as error:  # ValueError: that is no endpoint at all
+        except (TidemillError, ValueError) as error:  # ValueError: this is not an endpoint
             logger.info("%s was not told %s: %s", endpoint, type(message).__name__, error)
             self.forget(endpoint)
             return False
 
-    def _client(self, endpoint: str) -> RpcClient:
-        with self._lock:
-            if endpoint not in self._clients:
-                self._clients[endpoint] = RpcClient(Endpoint.parse(endpoint), self._secret)
-            return self._clients[endpoint]
-
     def forget(self, endpoint: str) -> None:
-        """Nobody is called there any more, as far as is known."""
-        with self._lock:
-            client = self._clients.pop(endpoint, None)
-        if client is not None:
-            client.close()
+        """Drop the connection to a receiver or block server that has ended."""
+        self.clients.forget(endpoint)
 
     def cleanup(self, endpoint: str, block_ids: tuple[str, ...], held_bytes: int) -> None:
-        for start in range(0, max(1, len(block_ids)), IDS_A_CALL):
-            some = block_ids[start : start + IDS_A_CALL]
+        """Have blocks deleted, in several calls if they are many."""
+        for start in range(0, max(1, len(block_ids)), IDS_PER_CALL):
+            some = block_ids[start : start + IDS_PER_CALL]
             if not self.tell(endpoint, CleanupOldBlocks(some, held_bytes)):
                 return
 
@@ -59,7 +48,4 @@ class ExecutorCalls:
             self.tell(endpoint, Done(), "StopBlockServer")
 
     def close(self) -> None:
-        with self._lock:
-            for client in self._clients.values():
-                client.close()
-            self._clients.clear()
+        self.clients.close()

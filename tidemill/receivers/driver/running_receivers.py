@@ -7,7 +7,7 @@ import os
 import secrets
 import tempfile
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -36,7 +36,13 @@ from tidemill.receivers.blocks.files import (
     claim,
     sweep,
 )
+from tidemill.receivers.blocks.reader import BlockReader
+from tidemill.receivers.driver.block_cleaner import BlockCleaner
+from tidemill.receivers.driver.block_tracker import BlockTracker
+from tidemill.receivers.driver.executor_calls import ExecutorCalls
+from tidemill.receivers.driver.receiver_jobs import ReceiverJobs
 from tidemill.receivers.driver.receiver_pickle import pickle_receiver
+from tidemill.receivers.driver.tracker import FROM_EXECUTORS, ReceiverInput, ReceiverTracker
 from tidemill.receivers.executor.receiver_task import LOOPBACK, ExecutorSetup
 from tidemill.receivers.executor.supervisor import SupervisorSettings
 from tidemill.receivers.tracked_blocks import TrackedBlocksSource
@@ -46,6 +52,7 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
 
     from tidemill.checkpoint.storage import Storage
+    from tidemill.common.rpc.server import RpcServer
 
 CLOSE_TIMEOUT_S = 5.0
 
@@ -54,7 +61,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ReceiverOfStream:
-    """A source of received blocks, the name that it has in the logs, and the user's line that made it."""
+    """A source of received blocks, its name in the logs, and the line of the program that made it."""
 
     name: str
     source: TrackedBlocksSource
@@ -62,14 +69,15 @@ class ReceiverOfStream:
 
 
 class RunningReceivers:
-    """Puts the tracker of a stream's receivers together, and takes it apart: one object for all of them.
+    """Starts and stops all receivers of a stream or query, and gives their blocks to its sources.
 
-    The blocks of an earlier run are known, and sources can be planned, when it has been made. Receivers run
-    from :meth:`start` to :meth:`stop_receiving` or :meth:`close`. ``storage`` is the checkpoint, if there is
-    one, and ``directory`` what executors open it by, which is its URI if nothing else is said.
+    1. Once it is made, the blocks of an earlier run are known: the planner may ask the sources for ranges.
+    2. :meth:`start` starts the receivers, after the stream has been written down and just before its batches.
+    3. :meth:`stop_receiving` ends the receivers; what they have stored can still be planned.
+    4. :meth:`close` ends everything.
 
-    The order of the start: the blocks of an earlier run are known before the planner asks for them; receivers
-    start when the stream has been written down, just before its batches begin.
+    ``storage`` is the checkpoint, if there is one, and ``directory`` the URI by which executors open it
+    (default: that of the storage).
     """
 
     def __init__(
@@ -81,78 +89,49 @@ class RunningReceivers:
         receivers: Mapping[int, ReceiverOfStream],
         directory: str | None = None,
     ) -> None:
-        # gRPC is imported by those who need it: a program without receivers does not.
-        from tidemill.common.rpc.server import RpcServer
-        from tidemill.receivers.blocks.reader import BlockReader
-        from tidemill.receivers.driver.block_cleaner import BlockCleaner
-        from tidemill.receivers.driver.block_tracker import BlockTracker
-        from tidemill.receivers.driver.executor_calls import ExecutorCalls
-        from tidemill.receivers.driver.receiver_jobs import ReceiverJobs
-        from tidemill.receivers.driver.tracker import (
-            FROM_EXECUTORS,
-            ReceiverInput,
-            ReceiverTracker,
-        )
-
-        sc = spark_context
-        conf = sc.getConf()
         if directory is None and storage is not None:
             directory = storage.uri
         self.sources = {stream_id: each.source for stream_id, each in receivers.items()}
-        require_cores(sc, len(self.sources))
-        names = {stream_id: each.name for stream_id, each in receivers.items()}
-        pickled = {
-            stream_id: pickle_receiver(each.source.receiver, each.where)
-            for stream_id, each in receivers.items()
-        }
-        is_local = SparkExecutors(sc).is_local()
-        secret = secrets.token_bytes(32)
-        # All settings are read before anything is there that would have to be taken down again.
-        setup = _executor_setup(conf, secret, directory, is_local)
+        executors = SparkExecutors(spark_context)
+        # Everything that may be refused comes before everything that would have to be removed again.
+        require_cores(spark_context, len(receivers))
+        inputs = [_receiver_input(stream_id, each) for stream_id, each in receivers.items()]
+        setup = _executor_setup(spark_context.getConf(), directory, executors.is_local())
         self._folders = setup.folders
-        bound_to, reached_at = (LOOPBACK, LOOPBACK) if is_local else _driver_hosts(conf)
-        # The address of the server is part of what the tracker's jobs carry, and the tracker answers.
-        self._server = RpcServer(
-            bound_to, secret, {name: partial(self._answer, name) for name in FROM_EXECUTORS}
-        )
-        self._server.start()
+        listen_host, driver_host = _driver_hosts(spark_context.getConf(), executors.is_local())
+        self._server = _start_server(listen_host, setup.secret, self._answer)
         try:
-            setup = replace(setup, tracker=str(replace(self._server.endpoint, host=reached_at)))
-            self._blocks = BlockTracker(storage, clock, names.values())
-            calls = ExecutorCalls(secret)
-            files = None
-            if self._folders is not None:
-                files = BlockFiles(self._folders)
-                claim(self._folders)
-            self._cleaner = BlockCleaner(calls, files, storage)
+            endpoint = replace(self._server.endpoint, host=driver_host)
+            setup = replace(setup, tracker=str(endpoint))
+            calls = ExecutorCalls(setup.secret)
+            self._blocks = BlockTracker(storage, clock, [each.name for each in inputs])
+            self._cleaner = BlockCleaner(calls, _driver_files(setup.folders), storage)
             self.tracker = ReceiverTracker(
-                [
-                    ReceiverInput(stream_id, names[stream_id], source.receiver, pickled[stream_id])
-                    for stream_id, source in self.sources.items()
-                ],
+                inputs,
                 self._blocks,
-                SparkExecutors(sc),
-                ReceiverJobs(sc, setup),
+                executors,
+                ReceiverJobs(spark_context, setup),
                 self._cleaner,
                 calls,
                 bus.post,
-                SystemClock(),  # receivers live in the time of their machines, whatever the batches do
+                SystemClock(),  # receivers follow the clock of their machines, also under a manual clock
             )
-            reader = BlockReader(directory, secret)
-            for stream_id, source in self.sources.items():
-                source.bind(
-                    names[stream_id],
-                    self._blocks,
-                    reader,
-                    self.tracker.forget,
-                    has_log=setup.log_directory is not None,
-                )
+            self._bind_sources(inputs, BlockReader(directory, setup.secret), setup)
         except BaseException:
             self._remove()
             raise
 
     def _answer(self, name: str, body: bytes) -> bytes:
+        # The tracker's jobs carry the address of the server, so the server is there before the tracker.
         return self.tracker.answer(name, body)
+
+    def _bind_sources(
+        self, inputs: Sequence[ReceiverInput], reader: BlockReader, setup: ExecutorSetup
+    ) -> None:
+        has_log = setup.log_directory is not None
+        for each in inputs:
+            source = self.sources[each.stream_id]
+            source.bind(each.name, self._blocks, reader, self.tracker.forget, has_log)
 
     def start(self, controllers: Mapping[int, RateController]) -> None:
         self._blocks.start()
@@ -165,19 +144,20 @@ class RunningReceivers:
         self.tracker.start()
 
     def stop_receiving(self, timeout_s: float) -> bool:
-        """End all receivers; what they have stored stays, and can be planned."""
+        """End all receivers. Return False if some still run after ``timeout_s``."""
         return self.tracker.stop_receivers("the stream is being stopped", timeout_s)
 
     @property
     def records_received(self) -> int:
-        """How many records the receivers have stored since the stream started."""
+        """The number of records that the receivers have stored since the stream started."""
         return self._blocks.records_received
 
     def wait_received(self, records: int, timeout_s: float) -> bool:
+        """Wait until ``records`` records have been stored since the start. Return False after a timeout."""
         return self._blocks.wait_received(records, timeout_s)
 
     def last_errors(self) -> str:
-        """What the receivers have reported last, each on a line of its own."""
+        """Return the last error of each receiver that had one, each after a line break."""
         infos = [self.tracker.receiver_info(stream_id) for stream_id in self.sources]
         return "".join(
             f"\n{info.receiver_name}: {info.last_error_message}\n{info.last_error}".rstrip()
@@ -187,10 +167,11 @@ class RunningReceivers:
 
     @property
     def has_unplanned(self) -> bool:
+        """True while some stored blocks belong to no batch yet."""
         return any(source.has_unplanned for source in self.sources.values())
 
     def close(self) -> None:
-        """End everything; receivers that do not end soon when asked are ended."""
+        """End everything; cancel receivers that do not end within ``CLOSE_TIMEOUT_S``."""
         self.stop_receiving(CLOSE_TIMEOUT_S)
         self.tracker.stop()
         self._remove()
@@ -201,27 +182,19 @@ class RunningReceivers:
             self._folders.remove()
 
 
-def _driver_folders(memory_bytes: int) -> BlockFolders:
-    sweep(tempfile.gettempdir())
-    name = f"tidemill-blocks-{os.getpid()}-{uuid.uuid4().hex[:8]}"
-    return block_folders(name, tempfile.gettempdir(), memory_bytes)
+def _receiver_input(stream_id: int, receiver: ReceiverOfStream) -> ReceiverInput:
+    """Return what the tracker needs of a receiver. Raises if it cannot be pickled."""
+    pickled = pickle_receiver(receiver.source.receiver, receiver.where)
+    return ReceiverInput(stream_id, receiver.name, receiver.source.receiver, pickled)
 
 
-def _driver_hosts(conf: Any) -> tuple[str, str]:
-    """The address that the driver listens on, and the one that executors reach it at."""
-    host = str(conf.get("spark.driver.host"))
-    return str(conf.get("spark.driver.bindAddress") or host), host
-
-
-def _executor_setup(
-    conf: Any, secret: bytes, directory: str | None, is_local: bool
-) -> ExecutorSetup:
-    """What receivers have to know, but for the address of their tracker."""
+def _executor_setup(conf: Any, directory: str | None, is_local: bool) -> ExecutorSetup:
+    """Read the settings of the receivers; the address of the tracker follows when its server listens."""
     memory_bytes = RECEIVER_MEMORY.read(conf)
     return ExecutorSetup(
         uuid.uuid4().hex[:8],
-        "",
-        secret,
+        tracker="",
+        secret=secrets.token_bytes(32),
         memory_bytes=memory_bytes,
         log_directory=directory if keeps_log(conf, directory) else None,
         log_roll_ms=RECEIVER_WAL_ROLLING_INTERVAL_S.read(conf) * 1000,
@@ -238,14 +211,48 @@ def _executor_setup(
     )
 
 
+def _driver_folders(memory_bytes: int) -> BlockFolders:
+    """Choose the folders for blocks in local mode; delete those that killed drivers have left."""
+    sweep(tempfile.gettempdir())
+    name = f"tidemill-blocks-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+    return block_folders(name, tempfile.gettempdir(), memory_bytes)
+
+
+def _driver_files(folders: BlockFolders | None) -> BlockFiles | None:
+    """Make the folders of local mode. On a cluster every executor has its own: return None."""
+    if folders is None:
+        return None
+    files = BlockFiles(folders)
+    claim(folders)
+    return files
+
+
+def _driver_hosts(conf: Any, is_local: bool) -> tuple[str, str]:
+    """Return the address that the driver listens on, and the one at which executors reach it."""
+    if is_local:
+        return LOOPBACK, LOOPBACK
+    host = str(conf.get("spark.driver.host"))
+    return str(conf.get("spark.driver.bindAddress") or host), host
+
+
+def _start_server(host: str, secret: bytes, answer: Callable[[str, bytes], bytes]) -> RpcServer:
+    """Start the server that executors call."""
+    # Here, not above: gRPC does not survive a fork, and programs without receivers import this module too.
+    from tidemill.common.rpc.server import RpcServer
+
+    server = RpcServer(host, secret, {name: partial(answer, name) for name in FROM_EXECUTORS})
+    server.start()
+    return server
+
+
 def keeps_log(conf: Any, directory: str | None) -> bool:
-    """Whether blocks go to a write-ahead log. That they do not is said once, where it matters."""
+    """Return True if blocks go to a write-ahead log; warn where the log is missing although it matters."""
     wanted = RECEIVER_WAL_ENABLE.read(conf)
     if directory is None:
         if wanted:
             logger.warning(
-                "%s is on, but there is no checkpoint directory to keep the log in: what receivers have "
-                "stored is lost with the executors that have it",
+                "%s is on, but there is no checkpoint directory to keep the log in: blocks are lost with "
+                "the executors that have them",
                 RECEIVER_WAL_ENABLE.key,
             )
         return False
@@ -259,9 +266,9 @@ def keeps_log(conf: Any, directory: str | None) -> bool:
 
 
 def require_cores(spark_context: SparkContext, receivers: int) -> None:
-    """Receivers hold a core each: without one more, no batch would ever run.
+    """Refuse a session without a core for each receiver and one more: no batch would ever run.
 
-    The executors of a cluster may still be on their way: they are waited for as long as Spark would.
+    On a cluster, first wait for executors that are still starting, as long as Spark itself would.
     """
     master = str(spark_context.master)
     slots = task_slots(spark_context)

@@ -13,7 +13,12 @@ from tidemill.common.clock import Clock
 from tidemill.common.event_loop import EventLoop
 from tidemill.errors import TidemillError
 from tidemill.progress.batch_info import ReceiverInfo
-from tidemill.progress.events import ReceiverError, ReceiverStarted, ReceiverStopped, StreamEvent
+from tidemill.progress.events import (
+    ReceiverReportedError,
+    ReceiverStarted,
+    ReceiverStopped,
+    StreamEvent,
+)
 from tidemill.receivers.blocks.block import BlockInfo
 from tidemill.receivers.driver.block_cleaner import BlockCleaner
 from tidemill.receivers.driver.block_server_list import BlockServerList
@@ -379,7 +384,7 @@ class ReceiverTracker:
         name = self._inputs[stream_id].name
         if text := self._errors[stream_id].text(message, error):
             logger.warning("receiver of %s: %s", name, text)
-        self._post(ReceiverError(self._registry.receiver_info(stream_id)))
+        self._post(ReceiverReportedError(self._registry.receiver_info(stream_id)))
 
 
 def pause_ms(in_vain: int) -> int:

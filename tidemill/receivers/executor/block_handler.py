@@ -1,4 +1,4 @@
-"""Making a block safe: in the write-ahead log, in files of this executor, in a copy elsewhere."""
+"""Storing a block: in the write-ahead log, in a file of this executor, as a copy on another."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from tidemill.checkpoint.storage import open_storage
 from tidemill.checkpoint.write_ahead_log import LogWriter
 from tidemill.common.clock import Clock
 from tidemill.common.fault_points import fault_point
-from tidemill.common.rpc.client import RpcClient
-from tidemill.common.rpc.signing import Endpoint
+from tidemill.common.rpc.client_pool import ClientPool
 from tidemill.errors import RpcError
 from tidemill.receivers.blocks.block import BlockInfo, BlockPlace
 from tidemill.receivers.blocks.files import BlockFiles
 from tidemill.receivers.blocks.format import EncodedBlock
 
-PAUSE_BLOCKS = 50
-"""An executor that could not keep a copy is not asked again for so many blocks: each may have to wait."""
+SKIPPED_BLOCKS = 50
+"""How many blocks pass before an executor that failed to keep a copy is asked again: each failure may take
+a whole timeout."""
+
+DATA = "received/data"
+"""The folder of the checkpoint directory that has a write-ahead log for each stream."""
 
 logger = logging.getLogger(__name__)
 
 
-DATA = "received/data"
-
-
 def data_folder(stream_name: str) -> str:
-    """The folder of the checkpoint directory that has the write-ahead log of a stream's blocks."""
+    """Return the folder that has the write-ahead log of a stream's blocks."""
     return f"{DATA}/{folder_name(stream_name)}"
 
 
 @dataclass(frozen=True)
 class Replica:
-    """Another executor that can keep copies."""
+    """Another executor, which can keep copies; ``server`` is the endpoint of its block server."""
 
     executor_id: str
     host: str
@@ -57,16 +57,18 @@ class BlockHandler:
     log: LogWriter | None = None
     replicas: Sequence[Replica] = ()
     timeout_s: float = 30.0
-    _clients: dict[str, RpcClient] = field(default_factory=dict)
-    _pauses: dict[str, int] = field(default_factory=dict)
-    _said_alone: bool = False
+    _skips_left: dict[str, int] = field(default_factory=dict)
+    _has_warned: bool = False
+
+    def __post_init__(self) -> None:
+        self._clients = ClientPool(self.secret, self.timeout_s)
 
     def store(self, block_id: str, block: EncodedBlock) -> BlockInfo:
-        """Store a block; what is returned can be reported. May be called again after it has failed.
+        """Store a block, and return what to report to the driver. May be called again after it failed.
 
-        1. The write-ahead log has it, durably.
-        2. A file of this host has it: that is where tasks find it first.
-        3. Another executor has a copy, if the storage level asks for one.
+        1. Append it to the write-ahead log, durably.
+        2. Write it to a file of this host, where tasks look first.
+        3. Send a copy to another executor, if the storage level asks for one.
         """
         slice_ = self._log_block(block)  # 1
         fault_point("block.logged")
@@ -93,23 +95,24 @@ class BlockHandler:
         for replica in self.replicas:
             if len(copies) + 1 >= self.level.replication:
                 break
-            if self._pauses.get(replica.server, 0) > 0:
-                self._pauses[replica.server] -= 1
+            if self._skips_left.get(replica.server, 0) > 0:
+                self._skips_left[replica.server] -= 1
                 continue
             try:
-                self._client(replica).write_block(block_id, [block.data])
+                with self._clients.client(replica.server) as client:
+                    client.write_block(block_id, [block.data])
                 copies.append(BlockPlace(replica.executor_id, replica.host, "", replica.server))
             except RpcError as error:
-                if replica.server not in self._pauses:
+                if replica.server not in self._skips_left:
                     logger.warning(
                         "executor %s keeps no copy of block %s: %s",
                         replica.executor_id,
                         block_id,
                         error,
                     )
-                self._pauses[replica.server] = PAUSE_BLOCKS
-        if len(copies) + 1 < self.level.replication and not self._said_alone:
-            self._said_alone = True
+                self._skips_left[replica.server] = SKIPPED_BLOCKS
+        if len(copies) + 1 < self.level.replication and not self._has_warned:
+            self._has_warned = True
             logger.warning(
                 "the storage level asks for %d copies of each block, and only %d executors can keep one",
                 self.level.replication,
@@ -117,16 +120,8 @@ class BlockHandler:
             )
         return copies
 
-    def _client(self, replica: Replica) -> RpcClient:
-        if replica.server not in self._clients:
-            self._clients[replica.server] = RpcClient(
-                Endpoint.parse(replica.server), self.secret, self.timeout_s
-            )
-        return self._clients[replica.server]
-
     def close(self) -> None:
-        for client in self._clients.values():
-            client.close()
+        self._clients.close()
         if self.log is not None:
             self.log.close()
 
@@ -134,6 +129,7 @@ class BlockHandler:
 def open_log(
     directory: str, stream_name: str, clock: Clock, roll_ms: int, roll_bytes: int = 256 << 20
 ) -> LogWriter:
+    """Open the write-ahead log of a stream's blocks for a new writer."""
     return LogWriter(
         open_storage(directory),
         data_folder(stream_name),
