@@ -35,8 +35,8 @@ def failing_at(point: str, error: type[BaseException]) -> Iterator[None]:
             raise error(point)
 
     with pytest.MonkeyPatch.context() as patch:
-        for module in ("files", "staging"):
-            patch.setattr(f"tidemill.sinks.{module}.fault_point", strike)
+        for module in ("file_sink", "staging"):
+            patch.setattr(f"tidemill.sinks.files.{module}.fault_point", strike)
         with pytest.raises(error):
             yield
 
