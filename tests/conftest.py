@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 import tidemill
 from tests.manual_stream import Stream
+from tidemill.spark.session.patches import hooks_of
 from tidemill.streaming import DStream, StreamingContext
 from tidemill.testing import BatchDriver, ManualClock, collected
 
@@ -79,6 +80,17 @@ def spark() -> Iterator[SparkSession]:
 @pytest.fixture(scope="session")
 def sc(spark: SparkSession) -> SparkContext:
     return spark.sparkContext
+
+
+@pytest.fixture
+def other_session(spark: SparkSession) -> Iterator[SparkSession]:
+    """A session that nobody has attached."""
+    session = spark.newSession()
+    yield session
+    if hooks_of(session) is not None:
+        for query in session.streams.active:
+            query.stop()
+        tidemill.detach(session)
 
 
 @pytest.fixture

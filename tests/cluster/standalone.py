@@ -14,6 +14,7 @@ from types import TracebackType
 import pyspark
 
 from tests.waiting import wait_for
+from tidemill.common.processes import ancestors_of
 
 SPARK_HOME = Path(pyspark.__file__).parent
 # Half of the time that a JVM needs to start goes into compiling what it runs once.
@@ -108,10 +109,7 @@ class StandaloneCluster:
 
 def executor_of(pid: int) -> int:
     """The JVM of the executor that a Python worker belongs to."""
-    while True:
-        stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        pid = int(stat[1])
-        command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-        if b"--executor-id" in command:
-            return pid
-        assert pid > 1, "this is no process of an executor"
+    for ancestor, command in ancestors_of(pid):
+        if "--executor-id" in command:
+            return ancestor
+    raise AssertionError("this is no process of an executor")

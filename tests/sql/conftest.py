@@ -1,25 +1,11 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from pyspark.sql import SparkSession
 
 import tidemill
 from tests.sql.fake_execution import FakeExecution
-from tidemill.spark.session.patches import hooks_of
 from tidemill.sql.query_manager import StreamingQueryManager
-
-
-@pytest.fixture
-def other_session(spark: SparkSession) -> Iterator[SparkSession]:
-    """A session that nobody has attached."""
-    session = spark.newSession()
-    yield session
-    if hooks_of(session) is not None:
-        for query in session.streams.active:
-            query.stop()
-        tidemill.detach(session)
 
 
 @pytest.fixture

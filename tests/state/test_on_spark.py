@@ -169,6 +169,7 @@ def _stateful(totals: Totals) -> dict[str, Any]:
 PROGRAM = """
 import json, os, signal, sys
 import tidemill
+from tidemill.common.processes import parent_of
 from tidemill.streaming import StateSpec, StreamingContext
 from tidemill.testing import BatchDriver, ManualClock, collected
 
@@ -201,8 +202,7 @@ driver = BatchDriver(ssc, clock)
 driver.run(3, timeout_s=100)
 
 def executor(_):
-    with open(f"/proc/{os.getppid()}/stat") as daemon:
-        return int(daemon.read().split(")")[1].split()[1])
+    return parent_of(os.getppid())
 
 os.kill(sc.parallelize([0], 1).map(executor).first(), signal.SIGKILL)
 driver.run(2, timeout_s=100)

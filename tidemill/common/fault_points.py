@@ -19,6 +19,8 @@ import signal
 import threading
 from dataclasses import dataclass
 
+from tidemill.common.processes import command_of, parent_of
+
 PLAN = "TIDEMILL_FAULTS"
 COUNTERS = "TIDEMILL_FAULTS_DIR"
 AWAKE = "awake"
@@ -104,8 +106,6 @@ def _act(name: str, action: str) -> None:
 def _executor() -> int:
     """The JVM of an executor has started PySpark's daemon, and that one this worker."""
     daemon = os.getppid()
-    with open(f"/proc/{daemon}/cmdline") as file:
-        if "pyspark.daemon" not in file.read():
-            raise RuntimeError("this is no Python worker of an executor")
-    with open(f"/proc/{daemon}/stat") as file:
-        return int(file.read().rpartition(")")[2].split()[1])
+    if "pyspark.daemon" not in command_of(daemon):
+        raise RuntimeError("this process is not a Python worker of an executor")
+    return parent_of(daemon)

@@ -1,12 +1,16 @@
-"""Whether another process of this machine is still there."""
+"""Other processes of this machine: whether they are alive, who started them and with which command."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from pathlib import Path
+
+PROC = Path("/proc")
 
 
 def is_alive(pid: int) -> bool:
-    """True if some process has this number now."""
+    """Return True if some process has this number now."""
     try:
         os.kill(pid, 0)
     except (ProcessLookupError, OverflowError):
@@ -17,17 +21,47 @@ def is_alive(pid: int) -> bool:
 
 
 def started_at(pid: int) -> str | None:
-    """When a process was started, by the kernel's count. None if it is gone, or only its entry is left.
+    """Return the kernel's start time of a process, or None if it is gone or a zombie.
 
-    Another process that gets the same pid later has another time. Where the kernel does not tell, all have
-    the same.
+    It tells a process from a later one with the same pid. Where the kernel does not say (not Linux), it is
+    the same empty text for every process that is alive.
     """
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
-        return None if fields[0] in (b"Z", b"X") else fields[19].decode()
+        fields = _stat_fields(PROC, pid)
+        return None if fields[0] in ("Z", "X") else fields[19]
     except OSError:
         pass
-    if os.path.exists("/proc/self/stat"):
+    if (PROC / "self" / "stat").exists():
         return None
     return "" if is_alive(pid) else None
+
+
+def parent_of(pid: int, proc: Path = PROC) -> int:
+    """Return the pid of a process's parent; raise ``OSError`` if the process is gone."""
+    return int(_stat_fields(proc, pid)[1])
+
+
+def command_of(pid: int, proc: Path = PROC) -> list[str]:
+    """Return the command line of a process; raise ``OSError`` if the process is gone."""
+    command = (proc / str(pid) / "cmdline").read_bytes()
+    return command.rstrip(b"\0").decode(errors="replace").split("\0")
+
+
+def ancestors_of(pid: int, proc: Path = PROC) -> Iterator[tuple[int, list[str]]]:
+    """Yield pid and command line of the parent of ``pid``, of its parent, and so on as far as one can see."""
+    while True:
+        try:
+            pid = parent_of(pid, proc)
+            if pid == 0:
+                return
+            command = command_of(pid, proc)
+        except (OSError, IndexError, ValueError):
+            return
+        yield pid, command
+
+
+def _stat_fields(proc: Path, pid: int) -> list[str]:
+    """Return the fields of ``stat`` after the process's name: state, parent, group, session, ..."""
+    # "42 (a name) S 17 ...": the name may have blanks and brackets of its own.
+    text = (proc / str(pid) / "stat").read_text(errors="replace")
+    return text.rpartition(")")[2].split()

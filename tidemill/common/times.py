@@ -56,3 +56,12 @@ def iso_time(time_ms: int) -> str:
     '2020-09-13T12:26:40Z'
     """
     return datetime.fromtimestamp(time_ms // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def iso_millis(time_ms: int) -> str:
+    """
+    >>> iso_millis(1_600_000_000_007)
+    '2020-09-13T12:26:40.007Z'
+    """
+    seconds = datetime.fromtimestamp(time_ms // 1000, UTC)
+    return f"{seconds:%Y-%m-%dT%H:%M:%S}.{time_ms % 1000:03d}Z"

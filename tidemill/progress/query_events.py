@@ -14,7 +14,6 @@ A subclass of ``pyspark.sql.streaming.StreamingQueryListener`` works unchanged::
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from uuid import UUID
 
 from pyspark.sql.streaming.listener import (
@@ -25,6 +24,7 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryProgress,
 )
 
+from tidemill.common.times import iso_millis
 from tidemill.progress.events import StreamEvent
 
 
@@ -78,12 +78,3 @@ def query_terminated(
     """
     text = None if error is None else str(error)
     return QueryTerminated(QueryTerminatedEvent(UUID(query_id), UUID(run_id), text, condition))
-
-
-def iso_millis(time_ms: int) -> str:
-    """
-    >>> iso_millis(1_600_000_000_007)
-    '2020-09-13T12:26:40.007Z'
-    """
-    seconds = datetime.fromtimestamp(time_ms // 1000, UTC)
-    return f"{seconds:%Y-%m-%dT%H:%M:%S}.{time_ms % 1000:03d}Z"

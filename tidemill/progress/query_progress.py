@@ -27,8 +27,9 @@ from pyspark.sql import Row
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 
 from tidemill.common.clock import Clock
+from tidemill.common.times import iso_millis
 from tidemill.progress.events import StreamEvent
-from tidemill.progress.query_events import iso_millis, query_idle, query_progressed
+from tidemill.progress.query_events import query_idle, query_progressed
 
 TRIGGER_EXECUTION = "triggerExecution"
 RETAINED = 100

@@ -8,12 +8,12 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 
 from tidemill.batches.table_source import SourceFactory, SplitSource
+from tidemill.common.suggestions import nearest_names
 from tidemill.errors import SourceError
 from tidemill.sources.options import SourceOptions
 
@@ -83,12 +83,6 @@ def names() -> list[str]:
         return sorted({*_BUILT_IN, *_registered})
 
 
-def near_names(name: str, known: Iterable[str]) -> list[str]:
-    """Those of ``known`` that somebody who wrote ``name`` may have meant, the nearest first."""
-    by_lower = {each.lower(): each for each in known}
-    return [by_lower[found] for found in difflib.get_close_matches(name.lower(), by_lower, 3, 0.6)]
-
-
 def unknown_options(
     options: Iterable[str], known: Iterable[str]
 ) -> Iterator[tuple[str, list[str]]]:
@@ -97,7 +91,7 @@ def unknown_options(
     lower = {each.lower() for each in known}
     for option in options:
         if option.lower() not in lower:
-            yield option, near_names(option, known)
+            yield option, nearest_names(option, known)
 
 
 class _CheckedFactory:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from tidemill.common.suggestions import nearest
 from tidemill.spark.compiler.placeholder import (
     SourceDefinition,
     define,
@@ -21,7 +22,6 @@ from tidemill.spark.session.python_data_sources import python_data_source
 from tidemill.sql.options import (
     OF_EVERY_SOURCE,
     Options,
-    nearest,
     read_backpressure,
     read_max_rate,
     refuse_slips,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import logging
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 
 from tidemill.common.config import boolean, positive
+from tidemill.common.suggestions import nearest
 from tidemill.sql.query_errors import QueryArgumentError
 
 logger = logging.getLogger(__name__)
@@ -110,16 +110,6 @@ def refuse_slips(given: Iterable[str], known: Iterable[str], what: str) -> None:
         if (what, name.lower()) not in _warned:
             _warned.add((what, name.lower()))
             logger.warning("%s has no option %s that is known: it may have no effect", what, name)
-
-
-def nearest(name: str, known: Iterable[str], cutoff: float) -> str | None:
-    """
-    >>> nearest("maxfilepertrigger", ["maxFilesPerTrigger", "maxFileAge"], 0.85)
-    'maxFilesPerTrigger'
-    """
-    by_lower = {each.lower(): each for each in known}
-    found = difflib.get_close_matches(name.lower(), by_lower, 1, cutoff)
-    return by_lower[found[0]] if found else None
 
 
 def _unknown(given: Iterable[str], known: Iterable[str]) -> list[str]:

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, field
 import pyarrow as pa
 
 from tidemill.common.clock import SystemClock
-from tidemill.common.processes import started_at
+from tidemill.common.processes import parent_of, started_at
 from tidemill.common.rpc.client import RpcClient
 from tidemill.common.rpc.server import RpcServer
 from tidemill.common.rpc.signing import Endpoint
@@ -126,8 +126,7 @@ class Blocks:
 
 def executor_pid() -> int:
     """The JVM that this worker belongs to: the parent of PySpark's daemon, which is its own parent."""
-    with open(f"/proc/{os.getppid()}/stat") as stat:
-        return int(stat.read().rpartition(")")[2].split()[1])
+    return parent_of(os.getppid())
 
 
 def main() -> None:

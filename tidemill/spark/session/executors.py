@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tidemill.common.processes import PROC, ancestors_of
 from tidemill.spark.session.executor_info import ExecutorInfo
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def task_slots(spark_context: SparkContext) -> int:
 
 
 def current_executor(
-    proc: Path = Path("/proc"),
+    proc: Path = PROC,
     pid: int | None = None,
     environment: Mapping[str, str] = os.environ,
 ) -> tuple[str, str]:
@@ -86,7 +87,7 @@ def current_executor(
 
 def _executor_options(proc: Path, pid: int) -> tuple[str, str] | None:
     """The executor id and the host name that the JVM above process ``pid`` was started with."""
-    for command in _ancestors(proc, pid):
+    for _, command in ancestors_of(pid, proc):
         executor_id, host = _option(command, "--executor-id"), _option(command, "--hostname")
         if executor_id and host:
             return executor_id, host
@@ -98,18 +99,3 @@ def _executor_options(proc: Path, pid: int) -> tuple[str, str] | None:
 
 def _option(command: list[str], name: str) -> str | None:
     return command[command.index(name) + 1] if name in command[:-1] else None
-
-
-def _ancestors(proc: Path, pid: int) -> Iterator[list[str]]:
-    """The command lines of the parent of a process, its parent, and so on, as far as can be seen."""
-    while True:
-        try:
-            # "42 (a name) S 17 ...": the name may have blanks and brackets of its own.
-            status = (proc / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2]
-            pid = int(status.split()[1])
-            if pid == 0:
-                return
-            command = (proc / str(pid) / "cmdline").read_bytes()
-        except (OSError, IndexError, ValueError):
-            return
-        yield command.rstrip(b"\0").decode(errors="replace").split("\0")

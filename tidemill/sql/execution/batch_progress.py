@@ -10,7 +10,7 @@ from pyspark.sql import Row
 from tidemill.batches.batch import Batch
 from tidemill.batches.sink import Sink
 from tidemill.batches.table_source import FileTableSource
-from tidemill.progress.query_events import iso_millis
+from tidemill.common.times import iso_millis
 from tidemill.progress.query_progress import (
     UNKNOWN_ROWS,
     ProgressReporter,

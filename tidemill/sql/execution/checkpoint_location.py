@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tidemill.common.suggestions import nearest
 from tidemill.errors import CheckpointError
-from tidemill.sql.options import nearest
 from tidemill.sql.query_errors import QueryAnalysisError
 
 if TYPE_CHECKING:
