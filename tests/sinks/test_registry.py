@@ -13,7 +13,7 @@ from tidemill.sinks.foreach_batch import ForeachBatchSink
 from tidemill.sinks.memory import MemorySink
 from tidemill.sinks.noop import NoopSink
 from tidemill.sinks.registry import FILE_FORMATS, sink_for
-from tidemill.spark.files.format_options import format_options, is_file_format
+from tidemill.spark.files.file_formats import format_options, is_file_format
 
 
 @pytest.mark.parametrize(

@@ -183,10 +183,10 @@ def refused(action: Callable[[], object]) -> str:
 def test_what_a_reader_refuses(spark: SparkSession, tmp_path: Path) -> None:
     reader = spark.readStream
     assert refused(lambda: spark.readStream.option("maxFilePerTrigger", 1).text(str(tmp_path))) == (
-        "the format text has no option maxFilePerTrigger: did you mean maxFilesPerTrigger?"
+        "the format text has no option maxFilePerTrigger. Did you mean maxFilesPerTrigger?"
     )
     assert refused(lambda: reader.format("rate").option("rowPerSecond", 1).load()) == (
-        "the source rate has no option rowPerSecond: did you mean rowsPerSecond?"
+        "the source rate has no option rowPerSecond. Did you mean rowsPerSecond?"
     )
     csv = spark.readStream.schema("a int").option("mode", "FAILFASTER")
     assert refused(lambda: csv.csv(str(tmp_path))) == (
@@ -553,29 +553,29 @@ class Broken(SplitSource):
         ("latest", "ValueError: no latest"),
         (
             "offset",
-            "UsageError: an offset of batch 0 cannot be written down: Object of type object is not",
+            "SourceError: an offset of batch 0 cannot be written down: Object of type object is not",
         ),
         ("splits", "ValueError: no splits"),
         (
             "no list",
-            "UsageError: the source Broken gave None as the splits of a batch: a list is expected",
+            "SourceError: the source Broken gave None as the splits of a batch: a list is expected",
         ),
         (
             "no json",
-            "UsageError: a split of batch 0 cannot be given to a task: Object of type object is",
+            "SourceError: a split of batch 0 cannot be given to a task: Object of type object is",
         ),
         ("reader", "ValueError: no reader"),
         (
             "type",
-            "UsageError: the source Broken gives column n as string, its schema says long: Failed to parse",
+            "SourceError: the source Broken gives column n as string, its schema says long: Failed to parse",
         ),
         (
             "fewer",
-            "UsageError: the source Broken gives no column m, which its schema has; it gives n",
+            "SourceError: the source Broken gives no column m, which its schema has; it gives n",
         ),
         (
             "rows",
-            "UsageError: the source Broken gives a list where rows are expected: yield pyarrow.RecordBatch",
+            "SourceError: the source Broken gives a list where rows are expected: yield pyarrow.RecordBatch",
         ),
     ],
 )

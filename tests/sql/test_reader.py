@@ -20,6 +20,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 import tidemill
 from tidemill.batches.batch import AdmissionLimit, Offset, OffsetRange, RangeSize
 from tidemill.batches.table_source import SplitSource
+from tidemill.common import options
 from tidemill.errors import UnsupportedError, UsageError
 from tidemill.receivers import register_receiver
 from tidemill.receivers.connectors.socket_receiver import SocketReceiver
@@ -31,7 +32,6 @@ from tidemill.spark.compiler.placeholder import (
     streaming_leaves,
     streaming_sources,
 )
-from tidemill.sql import options
 
 
 def definition(df: DataFrame) -> SourceDefinition:
@@ -120,14 +120,14 @@ def test_an_unknown_option_is_refused_with_the_near_one(
 ) -> None:
     rate = spark.readStream.format("rate")
     with pytest.raises(
-        IllegalArgumentException, match=r"no option rowPerSecond: did you mean rowsPerSecond\?"
+        IllegalArgumentException, match=r"no option rowPerSecond\. Did you mean rowsPerSecond\?"
     ):
         rate.option("rowPerSecond", 1).load()
-    with pytest.raises(UsageError, match="no option colour: there are"):
+    with pytest.raises(UsageError, match=r"no option colour\. There are"):
         spark.readStream.format("rate").option("colour", "red").load()
-    with pytest.raises(UsageError, match=r"did you mean maxFilesPerTrigger\?"):
+    with pytest.raises(UsageError, match=r"Did you mean maxFilesPerTrigger\?"):
         spark.readStream.option("maxFilePerTrigger", 1).text(str(tmp_path))
-    with pytest.raises(UsageError, match=r"format csv has no option headr: did you mean header\?"):
+    with pytest.raises(UsageError, match=r"format csv has no option headr\. Did you mean header\?"):
         spark.readStream.schema("a int").option("headr", True).csv(str(tmp_path))
 
 
@@ -243,7 +243,7 @@ def test_receivers_are_formats(spark: SparkSession) -> None:
     rows = spark.readStream.format("http").schema("a int, b string").option("port", 8090).load()
     assert rows.columns == ["a", "b"]
     assert definition(rows).make().schema() == rows.schema
-    with pytest.raises(UsageError, match=r"no option prot: did you mean port\?"):
+    with pytest.raises(UsageError, match=r"no option prot\. Did you mean port\?"):
         spark.readStream.format("http").option("prot", 8090).load()
     with pytest.raises(UsageError, match="port"):
         spark.readStream.format("http").load()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -91,8 +91,3 @@ class Sink(ABC):
 
     def stop(self) -> None:
         """The query has stopped. Idempotent."""
-
-
-def as_options(options: Any) -> dict[str, str]:
-    """Options by their lower-case names: Spark does not care about case."""
-    return {str(key).lower(): str(value) for key, value in dict(options).items()}

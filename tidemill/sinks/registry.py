@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from tidemill.batches.sink import Sink, as_options
+from tidemill.batches.sink import Sink
 from tidemill.common.config import boolean
+from tidemill.common.options import Options
 from tidemill.common.suggestions import did_you_mean
-from tidemill.errors import SinkError, UnsupportedError
+from tidemill.errors import OptionError, SinkError, UnsupportedError
 from tidemill.sinks.console import ConsoleSink
 from tidemill.sinks.files.file_sink import FileSink
-from tidemill.sinks.files.options import OF_THE_QUERY
+from tidemill.sinks.files.file_sink_options import OF_THE_QUERY
 from tidemill.sinks.foreach import ForeachSink
 from tidemill.sinks.foreach_batch import ForeachBatchSink
 from tidemill.sinks.memory import MemorySink
@@ -39,8 +40,7 @@ def sink_for(
     >>> sink_for("console", options={"numRows": 5}).description()
     'ConsoleTable[numRows=5, truncate=true]'
     """
-    given = dict(options or {})
-    by_name = as_options(given)
+    given = Options(options)
     if foreach is not None or foreach_batch is not None:
         what = "foreachBatch" if foreach_batch is not None else "foreach"
         _require(what, given, (), query_options, partition_by)
@@ -50,8 +50,9 @@ def sink_for(
     name = (format or "parquet").lower()
     if name == "console":
         _require(name, given, ("numRows", "truncate"), query_options, partition_by)
+        console = Options(given, "the console sink")
         return ConsoleSink(
-            _option(by_name, "numRows", _rows, 20), _option(by_name, "truncate", boolean, True)
+            console.read("numRows", _rows, 20), console.read("truncate", boolean, True)
         )
     if name == "memory":
         _require(name, given, (), query_options, partition_by)
@@ -60,13 +61,13 @@ def sink_for(
         _require(name, given, (), query_options, partition_by)
         return NoopSink()
     _require_writable(format or "parquet")
-    target = path or by_name.get("path")
+    target = path or given.get("path")
     if not target:
-        raise SinkError(
-            f"the {name} sink needs a directory: .start('/some/directory') or .option('path', ...)"
+        raise OptionError(
+            f"the {name} sink needs a directory: .start('/some/directory') or .option('path', ...)",
+            "path",
         )
-    of_query = {each.lower() for each in query_options}
-    for_files = {key: value for key, value in given.items() if str(key).lower() not in of_query}
+    for_files = given.without(query_options)
     return FileSink(format or "parquet", target, partition_by, for_files)
 
 
@@ -86,31 +87,15 @@ def _require_writable(format: str) -> None:
 
 def _require(
     what: str,
-    options: Mapping[str, Any],
+    options: Options,
     known: Sequence[str],
     query_options: Collection[str],
     partition_by: Sequence[str],
 ) -> None:
     if partition_by:
-        raise SinkError(f"the {what} sink cannot be partitioned: leave out partitionBy")
+        raise SinkError(f"the {what} sink cannot be partitioned: leave out partitionBy", what)
     names = [*known, *OF_THE_QUERY, *query_options]
-    lower_case = {name.lower() for name in names}
-    for name in map(str, options):
-        # A name with a dot is a setting, not an option of a sink.
-        if name.lower() not in lower_case and "." not in name:
-            raise SinkError(f"the {what} sink has no option {name}.{did_you_mean(name, names)}")
-
-
-def _option(
-    options: Mapping[str, str], name: str, parse: Callable[[str], Any], default: Any
-) -> Any:
-    text = options.get(name.lower())
-    if text is None:
-        return default
-    try:
-        return parse(text.strip())
-    except ValueError as error:
-        raise SinkError(f"option {name} is {text!r}: {error}") from None
+    Options(options, f"the {what} sink").refuse_unknown(names, settings_allowed=True)
 
 
 def _rows(text: str) -> int:

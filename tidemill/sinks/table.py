@@ -11,8 +11,8 @@ from tidemill.batches.sink import APPEND, BatchOutput, Sink, SinkRuntime
 from tidemill.common.clock import Clock
 from tidemill.errors import IllegalStateError, SinkError, UnsupportedError
 from tidemill.sinks.files.file_sink import FileSink, check_columns, schema_of
-from tidemill.sinks.files.options import FileSinkOptions
-from tidemill.spark.files.format_options import is_file_format
+from tidemill.sinks.files.file_sink_options import FileSinkOptions
+from tidemill.spark.files.file_formats import is_file_format
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

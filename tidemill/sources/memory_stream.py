@@ -14,6 +14,7 @@ from pyspark.sql.types import StructType
 from tidemill.batches.batch import AdmissionLimit, Offset, OffsetRange, RangeSize
 from tidemill.batches.source import SourceRuntime
 from tidemill.batches.table_source import Split, SplitReader, SplitSource
+from tidemill.common.options import Options, non_empty
 from tidemill.errors import SourceError
 from tidemill.sources.arrow_split import (
     MOST_BYTES_PER_BATCH,
@@ -22,7 +23,6 @@ from tidemill.sources.arrow_split import (
     read_arrow_split,
     struct_type,
 )
-from tidemill.sources.options import SourceOptions, non_empty
 from tidemill.sources.registry import register_source, unregister_source
 
 FORMAT = "memory-stream"
@@ -218,7 +218,7 @@ class MemoryStreamSource(SplitSource):
 
 def memory_stream_source(options: Mapping[str, str]) -> MemoryStreamSource:
     """``format("memory-stream")`` with the option ``stream``, the name of one that the program has made."""
-    read = SourceOptions(options, "the memory-stream source")
+    read = Options(options, "the memory-stream source")
     name = read.required("stream", non_empty, "stream.name")
     stream = _streams.get(name.lower())
     if stream is None:

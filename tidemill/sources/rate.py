@@ -16,8 +16,8 @@ from tidemill.batches.source import SourceRuntime
 from tidemill.batches.table_source import Split, SplitReader, SplitSource
 from tidemill.checkpoint.source_log import SourceLog
 from tidemill.common.config import positive_int, time_ms
+from tidemill.common.options import Options
 from tidemill.errors import DamagedCheckpointError, SourceError
-from tidemill.sources.options import SourceOptions
 
 SCHEMA = StructType([StructField("timestamp", TimestampType()), StructField("value", LongType())])
 ARROW_SCHEMA = pa.schema([("timestamp", pa.timestamp("us", tz="UTC")), ("value", pa.int64())])
@@ -45,7 +45,7 @@ class RateSource(SplitSource):
     known_options = frozenset({"rowsPerSecond", "rampUpTime", "numPartitions"})
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        read = SourceOptions(options, "the rate source")
+        read = Options(options, "the rate source")
         self._rows_per_s = read.read("rowsPerSecond", positive_int, 1)
         self._ramp_up_s = read.read("rampUpTime", time_ms, 0) // 1000
         self._partitions = read.read("numPartitions", positive_int, None)

@@ -12,7 +12,7 @@ from tidemill.batches.batch import AdmissionLimit, Offset, OffsetRange, RangeSiz
 from tidemill.batches.parallelism import tasks_for_records
 from tidemill.batches.table_source import Split, SplitReader, SplitSource
 from tidemill.common.config import positive_int
-from tidemill.sources.options import SourceOptions, non_negative_int
+from tidemill.common.options import Options, non_negative_int
 from tidemill.sources.rate import (
     LARGEST_VALUE,
     ROW_BYTES,
@@ -38,7 +38,7 @@ class RateMicroBatchSource(SplitSource):
     )
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        read = SourceOptions(options, "the rate-micro-batch source")
+        read = Options(options, "the rate-micro-batch source")
         self._rows = read.required("rowsPerBatch", positive_int, "1000")
         self._partitions = read.read("numPartitions", positive_int, None)
         self._start_ms = read.read("startTimestamp", non_negative_int, 0)

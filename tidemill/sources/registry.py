@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import importlib
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 
 from tidemill.batches.table_source import SourceFactory, SplitSource
-from tidemill.common.suggestions import nearest_names
+from tidemill.common.options import Options
 from tidemill.errors import SourceError
-from tidemill.sources.options import SourceOptions
 
 # Where they are, so that a program loads only what it reads.
 _BUILT_IN = {
@@ -83,17 +82,6 @@ def names() -> list[str]:
         return sorted({*_BUILT_IN, *_registered})
 
 
-def unknown_options(
-    options: Iterable[str], known: Iterable[str]
-) -> Iterator[tuple[str, list[str]]]:
-    """Options that a source does not have, each with those that may have been meant."""
-    known = list(known)
-    lower = {each.lower() for each in known}
-    for option in options:
-        if option.lower() not in lower:
-            yield option, nearest_names(option, known)
-
-
 class _CheckedFactory:
     """A factory that gives options of any case, and takes no excuses for what comes back."""
 
@@ -103,7 +91,7 @@ class _CheckedFactory:
         self.known_options: frozenset[str] | None = getattr(factory, "known_options", None)
 
     def __call__(self, options: Mapping[str, str]) -> SplitSource:
-        source = self._factory(SourceOptions(options, f"the source {self._name}"))
+        source = self._factory(Options(options, f"the source {self._name}"))
         if not isinstance(source, SplitSource):
             raise SourceError(
                 f"what makes the source {self._name!r} gave {source!r:.100}, which is not a SplitSource"

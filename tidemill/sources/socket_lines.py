@@ -20,6 +20,7 @@ from tidemill.batches.table_source import Split, SplitReader, SplitSource
 from tidemill.common.clock import Clock
 from tidemill.common.config import boolean, positive_int
 from tidemill.common.lines import split_lines
+from tidemill.common.options import Options, non_empty
 from tidemill.errors import SetupError
 from tidemill.sources.arrow_split import (
     MOST_BYTES_PER_BATCH,
@@ -27,7 +28,6 @@ from tidemill.sources.arrow_split import (
     arrow_splits,
     read_arrow_split,
 )
-from tidemill.sources.options import SourceOptions, non_empty
 
 READ_BYTES = 1 << 18
 CONNECT_TIMEOUT_S = 10.0
@@ -52,7 +52,7 @@ class SocketLinesSource(SplitSource):
     replayable = False
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        read = SourceOptions(options, "the socket source")
+        read = Options(options, "the socket source")
         self._host = read.required("host", non_empty, '"localhost"')
         self._port = read.required("port", _port, "9999")
         self._with_time = read.read("includeTimestamp", boolean, False)

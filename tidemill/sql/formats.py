@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from tidemill.common.suggestions import nearest
+from tidemill.common.options import Options
+from tidemill.common.suggestions import did_you_mean
 from tidemill.spark.compiler.placeholder import (
     SourceDefinition,
     define,
@@ -17,17 +18,10 @@ from tidemill.spark.compiler.placeholder import (
     new_source_id,
     table_placeholder,
 )
-from tidemill.spark.files.format_options import format_options, is_file_format
+from tidemill.spark.files.file_formats import format_options, is_file_format
 from tidemill.spark.session.python_data_sources import python_data_source
-from tidemill.sql.options import (
-    OF_EVERY_SOURCE,
-    Options,
-    read_backpressure,
-    read_max_rate,
-    refuse_slips,
-    refuse_unknown,
-)
 from tidemill.sql.query_errors import QueryAnalysisError, QueryArgumentError
+from tidemill.sql.rate_options import OF_EVERY_SOURCE, read_backpressure, read_max_rate
 
 if TYPE_CHECKING:
     from tidemill.batches.table_source import SourceFactory, TableSource
@@ -101,7 +95,7 @@ def _made_by(
     what = f"the source {format_name}"
     known = getattr(factory, "known_options", None)
     if known is not None:
-        refuse_unknown(request.options, known, what)
+        Options(request.options, what).refuse_unknown({*known, *OF_EVERY_SOURCE})
     backpressure, max_rate_per_s = _limits(request.options, what)
     options = request.options.without(OF_EVERY_SOURCE)
     if request.path is not None:
@@ -128,15 +122,16 @@ def _made_by(
 
 def _of_files(spark: SparkSession, format_name: str, request: ReadRequest) -> DataFrame:
     what = f"the format {format_name}"
-    from tidemill.sources.files.file_options import file_source_options
+    from tidemill.sources.files.file_stream_options import FILE_SOURCE_OPTIONS
 
-    known = {*(format_options(spark, format_name) or ()), *file_source_options(format_name)}
-    refuse_slips(request.options, known, what)
+    known = {*(format_options(spark, format_name) or ()), *FILE_SOURCE_OPTIONS, *OF_EVERY_SOURCE}
+    Options(request.options, what).refuse_slips(known)
     backpressure, max_rate_per_s = _limits(request.options, what)
     options = request.options.without(OF_EVERY_SOURCE)
     if request.path is None and "path" not in options:
         raise QueryArgumentError(
-            f"{what} needs to know what to read: .load('/some/directory') or .option('path', ...)"
+            f"{what} needs to know what to read: .load('/some/directory') or .option('path', ...)",
+            "path",
         )
     _require_parse_mode(options, what)
     source_id = new_source_id()
@@ -202,7 +197,7 @@ def _require_parse_mode(options: Options, what: str) -> None:
     mode = options.get("mode")
     if mode is not None and mode.upper() not in PARSE_MODES:
         raise QueryArgumentError(
-            f"option mode of {what} is {mode!r}: there are {', '.join(PARSE_MODES)}"
+            f"option mode of {what} is {mode!r}: there are {', '.join(PARSE_MODES)}", "mode"
         )
 
 
@@ -235,8 +230,7 @@ def _unknown_format(format_name: str) -> QueryArgumentError:
     from tidemill.sources.registry import RECEIVER_FORMATS, names
 
     known = sorted({*FILE_FORMATS, *RECEIVER_FORMATS, *names()})
-    near = nearest(format_name, known, 0.6)
-    hint = f" Did you mean {near}?" if near else ""
+    hint = did_you_mean(format_name, known)
     return QueryArgumentError(
         f"there is no format {format_name!r} to read a stream from.{hint} There are {', '.join(known)}; "
         "tidemill.register_source(name, factory) adds another"

@@ -15,13 +15,13 @@ from pyspark.sql.streaming.query import StreamingQueryManager as PySparkStreamin
 from tidemill.checkpoint.batch_log import BatchLog
 from tidemill.checkpoint.storage import open_storage
 from tidemill.common.clock import Clock, SystemClock
+from tidemill.common.options import Options
 from tidemill.progress.listener_bus import ListenerBus
 from tidemill.progress.query_events import query_started, query_terminated
 from tidemill.sql.execution import checkpoint_location
 from tidemill.sql.execution.checkpoint_location import CheckpointLocation
 from tidemill.sql.execution.query_shutdown import QueryShutdown
 from tidemill.sql.execution.triggers import ProcessingTime, Trigger
-from tidemill.sql.options import Options
 from tidemill.sql.query import QueryExecution, StreamingQuery
 from tidemill.sql.query_errors import QueryArgumentError, QueryFailedError, condition_of
 

@@ -10,9 +10,10 @@ from pyspark.sql.streaming.readwriter import DataStreamReader as PySparkDataStre
 from pyspark.sql.types import StructType
 from pyspark.sql.utils import to_str
 
+from tidemill.common.options import Options
 from tidemill.errors import UnsupportedError
 from tidemill.sql.formats import ReadRequest, stream_of, stream_of_table
-from tidemill.sql.options import Options
+from tidemill.sql.query_errors import QueryArgumentError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -42,7 +43,7 @@ class DataStreamReader(PySparkDataStreamReader):
         self._spark = spark
         self._format: str | None = None
         self._schema: StructType | str | None = None
-        self._options = Options()
+        self._options = Options(error=QueryArgumentError)
         self._name: str | None = None
         # PySpark's csv(), json(), ... set their options with option() and then call this.
         self._jreader = _FileShortcuts(self)

@@ -11,11 +11,12 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter as PySparkDataStre
 from pyspark.sql.utils import to_str
 
 from tidemill.common.clock import Clock
-from tidemill.errors import QueryError, UnsupportedError
+from tidemill.common.options import Options
+from tidemill.errors import OptionError, SinkError, UnsupportedError, UsageError
 from tidemill.spark.compiler.placeholder import streaming_sources
 from tidemill.sql.execution.triggers import AvailableNow, Once, ProcessingTime, Trigger, interval_ms
-from tidemill.sql.options import OF_EVERY_SOURCE, Options
 from tidemill.sql.query_errors import QueryAnalysisError, QueryArgumentError
+from tidemill.sql.rate_options import OF_EVERY_SOURCE
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -49,7 +50,7 @@ class DataStreamWriter(PySparkDataStreamWriter):
         self._spark = df.sparkSession
         self._output_mode = "append"
         self._format: str | None = None
-        self._options = Options()
+        self._options = Options(error=QueryArgumentError)
         self._partition_by: list[str] | None = None
         self._cluster_by: list[str] | None = None
         self._query_name: str | None = None
@@ -241,10 +242,12 @@ class DataStreamWriter(PySparkDataStreamWriter):
                 clock=self._clock,
                 may_use_temporary_checkpoint=not needs_checkpoint,
             )
-        except QueryError as error:
+        except UsageError as error:  # of PySpark's type as well, as Spark raises it
             if isinstance(error, PySparkException):
                 raise
-            raise QueryAnalysisError(str(error)) from None  # of PySpark's type as well
+            if isinstance(error, OptionError):
+                raise QueryArgumentError(str(error), error.option) from None
+            raise QueryAnalysisError(str(error)) from None
 
     def _sink(self, path: str | None) -> Sink:
         from tidemill.sinks.registry import sink_for
@@ -260,8 +263,8 @@ class DataStreamWriter(PySparkDataStreamWriter):
                 foreach_batch=self._function if self._format == FOREACH_BATCH else None,
                 query_options=OF_EVERY_SOURCE,
             )
-        except QueryError as error:  # of PySpark's type as well, as Spark raises it
-            raise QueryArgumentError(str(error)) from None
+        except (OptionError, SinkError) as error:  # of PySpark's type as well, as Spark raises it
+            raise QueryArgumentError(str(error), getattr(error, "option", "")) from None
 
     def _check(self) -> None:
         """What is wrong with the query whatever its sink is."""

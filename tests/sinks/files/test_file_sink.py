@@ -262,7 +262,7 @@ def test_wrong_columns_are_refused_at_start(query: FakeQuery, target: Path) -> N
     [
         ({"compresion": "gzip"}, "no option compresion. Did you mean compression"),
         ({"allowForeignFile": "true"}, "Did you mean allowForeignFiles"),
-        ({"retention": "a week"}, "retention is 'a week': expected a time"),
+        ({"retention": "a week"}, "option retention of the file sink is 'a week': expected a time"),
         ({"allowForeignFiles": "yes"}, "expected true or false"),
     ],
 )

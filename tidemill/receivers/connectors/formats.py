@@ -11,10 +11,10 @@ from pyspark import StorageLevel
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from tidemill.common.config import boolean, one_of, positive, positive_int
+from tidemill.common.options import Options, non_empty, non_negative_int
 from tidemill.errors import OptionError
 from tidemill.receivers.receiver import Receiver
 from tidemill.receivers.table_source import TEXT, ReceiverFormat
-from tidemill.sources.options import SourceOptions, non_empty, non_negative_int
 
 BYTES = StructType([StructField("value", BinaryType())])
 MESSAGES = StructType([StructField("topic", StringType()), StructField("payload", BinaryType())])
@@ -107,7 +107,7 @@ class _FromOptions:
         )
 
     def __call__(self, options: Mapping[str, str]) -> Receiver:
-        read = SourceOptions(options, f"the {self.name} receiver")
+        read = Options(options, f"the {self.name} receiver")
         values = {}
         for option, (argument, parse) in self.arguments.items():
             if option in self.required:

@@ -13,12 +13,12 @@ from tidemill.batches.sink import APPEND, BatchOutput, Sink, SinkRuntime
 from tidemill.common.clock import Clock
 from tidemill.common.fault_points import fault_point
 from tidemill.errors import CheckpointError, OwnershipLostError, SinkError
+from tidemill.sinks.files.file_sink_options import FileSinkOptions
 from tidemill.sinks.files.manifest import FileManifest, ManifestFile, ManifestSettings
-from tidemill.sinks.files.options import FileSinkOptions
 from tidemill.sinks.files.staging import StagedBatch, remove_all_staging
 from tidemill.sinks.files.target_directory import TargetDirectory, open_target
+from tidemill.spark.files.file_formats import is_file_format
 from tidemill.spark.files.file_writer import SparkFileWriter
-from tidemill.spark.files.format_options import is_file_format
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

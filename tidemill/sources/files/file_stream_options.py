@@ -1,4 +1,4 @@
-"""What the options of a stream of files mean."""
+"""The options of a stream of files: their names, and what they mean."""
 
 from __future__ import annotations
 
@@ -9,17 +9,51 @@ from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from tidemill.common.config import boolean, one_of, positive_int, time_ms
+from tidemill.common.options import Options, non_empty, non_negative_int
 from tidemill.errors import OptionError
 from tidemill.sources.files.hadoop_paths import glob_regex
 from tidemill.sources.files.seen_files import NO_AGE_LIMIT
-from tidemill.sources.options import SourceOptions, non_empty, non_negative_int
 
 WEEK_MS = 7 * 86_400_000
+
+FILE_STREAM_OPTIONS: frozenset[str] = frozenset(
+    {
+        "path",
+        "maxFilesPerTrigger",
+        "maxBytesPerTrigger",
+        "latestFirst",
+        "maxFileAge",
+        "fileNameOnly",
+        "cleanSource",
+        "sourceArchiveDir",
+        "maxCachedFiles",
+        "discardCachedInputRatio",
+    }
+)
+"""Options that say which files a batch takes, and what happens to them. Spark's readers do not know these."""
+
+FILE_SOURCE_OPTIONS: frozenset[str] = FILE_STREAM_OPTIONS | {
+    # Which files there are. Spark's own streams refuse modifiedBefore and modifiedAfter.
+    "pathGlobFilter",
+    "recursiveFileLookup",
+    "modifiedBefore",
+    "modifiedAfter",
+    "ignoredPathSegmentRegex",
+    # How Spark reads them, whatever the format.
+    "basePath",
+    "ignoreCorruptFiles",
+    "ignoreMissingFiles",
+    "archivePathFilter",
+    # Arguments of PySpark's csv() and json() that Spark does not list.
+    "maxMalformedLogPerPartition",
+    "allowNumericLeadingZero",
+}
+"""Options of a stream of files of any format, besides those that Spark lists for the format."""
 
 
 @dataclass(frozen=True)
 class FileFilter:
-    """Which of the files that are there belong to the stream, by their names and times."""
+    """Tells which files of a directory belong to the stream, by their names and times."""
 
     name_pattern: re.Pattern[str] | None = None
     modified_before_ms: int | None = None
@@ -27,9 +61,9 @@ class FileFilter:
     ignored: re.Pattern[str] | None = None
 
     def hides(self, name: str) -> bool:
-        """True for a file or directory that does not count, such as ``_SUCCESS`` or ``.a.crc``.
+        """Return True for a file or directory that does not count, such as ``_SUCCESS`` or ``.a.crc``.
 
-        ``_year=2020`` is the directory of a partition.
+        ``_year=2020`` counts: it is the directory of a partition.
         """
         if name.endswith("._COPYING_"):
             return True
@@ -51,7 +85,7 @@ class FileFilter:
 
 @dataclass(frozen=True)
 class FileStreamOptions:
-    """The options of one stream, checked, with Spark's defaults."""
+    """The checked options of one stream, with Spark's defaults."""
 
     max_files: int | None
     max_bytes: int | None
@@ -66,28 +100,32 @@ class FileStreamOptions:
     filter: FileFilter
 
     @classmethod
-    def parse(cls, given: Mapping[str, str], format_name: str, time_zone: str) -> FileStreamOptions:
-        """``time_zone`` is that of the session: times in options are local to it."""
-        options = SourceOptions(given, f"the {format_name} source")
+    def parse(
+        cls, values: Mapping[str, str], format_name: str, time_zone: str
+    ) -> FileStreamOptions:
+        """Read the options of a stream. Times in them are local to ``time_zone``, that of the session."""
+        options = Options(values, f"the {format_name} source")
         if "maxFilesPerTrigger" in options and "maxBytesPerTrigger" in options:
             raise OptionError(
                 f"options maxFilesPerTrigger ({options['maxFilesPerTrigger']}) and maxBytesPerTrigger "
                 f"({options['maxBytesPerTrigger']}) of the {format_name} source exclude each other: "
-                "leave one out"
+                "leave one out",
+                "maxFilesPerTrigger",
             )
         max_files = options.read("maxFilesPerTrigger", positive_int, None)
         max_bytes = options.read("maxBytesPerTrigger", positive_int, None)
         latest_first = options.read("latestFirst", boolean, False)
         max_age_ms = options.read("maxFileAge", lambda text: time_ms(text, "ms"), WEEK_MS)
         if latest_first and (max_files or max_bytes):
-            # The newest file comes first, and all others would be too old after it.
+            # The newest file comes first: after it, all others would be too old.
             max_age_ms = NO_AGE_LIMIT
         clean_source = options.read("cleanSource", _clean_source, "off")
         archive_dir = options.read("sourceArchiveDir", non_empty, None)
         if clean_source == "archive" and archive_dir is None:
             raise OptionError(
                 f"option cleanSource of the {format_name} source is 'archive': say where to, with the option "
-                "sourceArchiveDir"
+                "sourceArchiveDir",
+                "cleanSource",
             )
         zone = options.get("timeZone", time_zone)
         return cls(
@@ -126,9 +164,9 @@ def _ratio(text: str) -> float:
 
 def _regex(text: str) -> re.Pattern[str]:
     try:
-        return re.compile(text or "(?!)")  # an empty one hides nothing, in Spark as well
+        return re.compile(text or "(?!)")  # an empty one hides nothing, as in Spark
     except re.error as error:
-        raise ValueError(f"it is no regular expression ({error})") from None
+        raise ValueError(f"it is not a regular expression ({error})") from None
 
 
 def _moment_ms(text: str, zone: str) -> int:
@@ -149,4 +187,4 @@ def _zone(name: str) -> tzinfo:
     try:
         return ZoneInfo("UTC" if name == "Z" else name)
     except (ZoneInfoNotFoundError, ValueError):
-        raise ValueError(f"there is no time zone {name!r} for it to be in") from None
+        raise ValueError(f"its time zone {name!r} does not exist") from None

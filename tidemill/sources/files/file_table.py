@@ -18,9 +18,8 @@ from tidemill.batches.source import SourceRuntime
 from tidemill.batches.table_source import FileTableSource
 from tidemill.errors import CheckpointError, SourceError
 from tidemill.sources.files.directory import FoundFile
-from tidemill.sources.files.file_options import FILE_STREAM_OPTIONS
 from tidemill.sources.files.file_place import FilePlace
-from tidemill.sources.files.file_stream_options import FileStreamOptions
+from tidemill.sources.files.file_stream_options import FILE_STREAM_OPTIONS, FileStreamOptions
 from tidemill.sources.files.hadoop_paths import readable_path
 from tidemill.sources.files.seen_files import SeenFiles
 from tidemill.sources.files.spark_file_log import FileEntry, FileLogSettings, SparkFileLog

@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tidemill.spark.files.format_options import file_format
+from tidemill.spark.files.file_formats import file_format
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -49,7 +49,7 @@ def resolve(
             f"{_absolute(of_all).rstrip('/')}/{query_name or str(uuid.uuid4())}"
         )
     if not may_be_temporary:
-        slip = nearest(OPTION, options, 0.8)
+        slip = nearest(OPTION, options)
         hint = f" There is an option {slip}: did you mean {OPTION}?" if slip else ""
         raise QueryAnalysisError(
             f'checkpointLocation must be specified either through option("{OPTION}", ...) or '

@@ -31,6 +31,7 @@ from tidemill.checkpoint.storage import open_storage
 from tidemill.common.clock import Clock
 from tidemill.common.config import NO_DATA_BATCHES, NO_DATA_PROGRESS_MS, RECENT_PROGRESS
 from tidemill.common.fault_points import fault_point
+from tidemill.common.options import Options
 from tidemill.errors import BatchError, CheckpointError, TidemillError
 from tidemill.progress.listener_bus import ListenerBus
 from tidemill.progress.query_progress import ProgressReporter
@@ -49,7 +50,6 @@ from tidemill.sql.execution.triggers import (
     Trigger,
     run_on_trigger,
 )
-from tidemill.sql.options import Options
 from tidemill.sql.query_errors import QueryAnalysisError
 from tidemill.sql.verify.report import Verification
 from tidemill.sql.verify.verifier import verify_query

@@ -23,7 +23,7 @@ from tidemill.errors import SourceError
 from tidemill.spark.compiler.placeholder import SourceDefinition, definition_of
 
 if TYPE_CHECKING:
-    from tidemill.sql.options import Options
+    from tidemill.common.options import Options
 
 FASTEST_INTERVAL_MS = 1_000
 """What a query without a trigger interval aims at with backpressure."""
@@ -88,7 +88,7 @@ class QuerySources:
         return QuerySource(number, source_id, definition, source, controller, max_rate_per_s)
 
     def _max_rate(self, definition: SourceDefinition, conf: Conf, options: Options) -> float | None:
-        from tidemill.sql.options import read_max_rate
+        from tidemill.sql.rate_options import read_max_rate
 
         if definition.max_rate_per_s is not None:
             return definition.max_rate_per_s
@@ -102,7 +102,7 @@ class QuerySources:
         options: Options,
         max_rate_per_s: float | None,
     ) -> RateController | None:
-        from tidemill.sql.options import read_backpressure
+        from tidemill.sql.rate_options import read_backpressure
 
         of_query = read_backpressure(options, "the query")
         is_on = next(

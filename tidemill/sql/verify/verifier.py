@@ -20,6 +20,7 @@ from tidemill.batches.planner import BatchPlanner
 from tidemill.batches.sink import APPEND, COMPLETE
 from tidemill.checkpoint.batch_log import BatchLog, LoggedBatches
 from tidemill.checkpoint.storage import Storage, open_storage
+from tidemill.common.options import Options
 from tidemill.errors import IllegalStateError, UnsupportedError
 from tidemill.receivers.tracked_blocks import TrackedBlocksSource
 from tidemill.spark.compiler.batch_output import PlannedBatch
@@ -32,7 +33,6 @@ from tidemill.sql.execution.query_pipeline import QueryPipeline
 from tidemill.sql.execution.query_plan_file import read_plan
 from tidemill.sql.execution.query_resources import QueryParts
 from tidemill.sql.execution.query_sources import QuerySources
-from tidemill.sql.options import Options
 from tidemill.sql.verify.report import StreamTable, Verification, verified
 from tidemill.sql.verify.snapshot import consumed_dataframe
 from tidemill.state.partition_state import OperatorState
