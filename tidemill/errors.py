@@ -5,28 +5,28 @@
     TidemillError
     ├── SetupError              this machine or session cannot run Tidemill (no Java, old Python)
     ├── IllegalStateError       the call does not fit the state of the stream (start after stop, ...)
-    ├── UsageError              what the program asks for cannot be done; one subclass for each culprit
+    ├── UsageError              the program asks for something impossible; one subclass for each culprit
     │   ├── OptionError             an option, setting or argument; carries its name
-    │   ├── SourceError             a source or what it gives; carries the source
-    │   ├── SinkError               a sink or what it is asked to write; carries the sink
+    │   ├── SourceError             a source, or the rows or offsets it returns; carries the source
+    │   ├── SinkError               a sink, or the rows it should write; carries the sink
     │   ├── QueryError              the plan of a structured query; carries the operation
     │   └── ProgramError            a DStream program (no output, bad window, ...); carries the stream
-    ├── UnsupportedError        a PySpark name that Tidemill has, with a behaviour it lacks
+    ├── UnsupportedError        something PySpark can do and Tidemill cannot
     ├── BatchError              a batch failed; carries the batch's time and the user's traceback
     ├── StopTimeoutError *      something did not stop within its deadline
-    ├── ReceiverError           a receiver, or what it has stored
-    │   └── BlockLostError          a block that a batch needs is nowhere any more
+    ├── ReceiverError           a receiver, or the records it stored
+    │   └── BlockLostError          a block that a batch needs is gone
     ├── RpcError                a call between processes; carries the address and the call
     │   ├── RpcUnavailableError *   the server is gone or cannot be reached
-    │   ├── RpcTimeoutError *       no answer within the deadline; the call may still be at work
-    │   ├── RpcRefusedError         the server does not know this caller, or does not do this call
+    │   ├── RpcTimeoutError *       no answer within the deadline; the call may still be running
+    │   ├── RpcRefusedError         the server does not know this caller, or does not accept this call
     │   └── RpcRemoteError          the handler failed; carries the type and message of its error
     └── CheckpointError         a checkpoint directory; carries the directory
         ├── CheckpointInUseError *  another driver runs on it; carries the holder
-        ├── OwnershipLostError      another driver has taken it over: nothing can be written any more
+        ├── OwnershipLostError      another driver has taken it over: this one can no longer write
         ├── DamagedCheckpointError  a file is missing or damaged; carries the file
-        ├── NotRecoverableError     what the program is made of cannot be written down, or read back
-        └── UpgradeError            the new program does not fit what the old one has left
+        ├── NotRecoverableError     the program cannot be written into the checkpoint, or read back
+        └── UpgradeError            the new program does not fit the old one's checkpoint
 
 A star marks errors that may go away by themselves: ``error.try_again`` is True, and the same call may
 succeed later. All others mean stop: the same call fails again until somebody changes something.
@@ -48,7 +48,7 @@ class TidemillError(Exception):
     """True if the same call may succeed later, with nothing changed."""
 
     def __reduce__(self) -> Any:
-        # Tasks raise them, too, and their errors travel to the driver.
+        # Tasks raise these errors too, and a task's error travels to the driver.
         return _rebuild, (type(self), self.args, self.__dict__)
 
 
@@ -65,7 +65,7 @@ class UsageError(TidemillError, ValueError):
 
 
 class OptionError(UsageError):
-    """An option, a setting or an argument has a value that cannot be used, or a name that nobody knows.
+    """An option, a setting or an argument has an unusable value or an unknown name.
 
     ``option`` is its name as the program wrote it, or empty where several are to blame together.
     """
@@ -76,7 +76,7 @@ class OptionError(UsageError):
 
 
 class SourceError(UsageError):
-    """A source cannot be read as it was asked for, or gives what cannot be used.
+    """A source cannot be read as requested, or returns something unusable.
 
     ``source`` is its format or its description.
     """
@@ -121,11 +121,11 @@ class StopTimeoutError(TidemillError, TimeoutError):
 
 
 class ReceiverError(TidemillError):
-    """A receiver cannot go on, or what it was given cannot be stored."""
+    """A receiver cannot continue, or its records cannot be stored."""
 
 
 class BlockLostError(ReceiverError):
-    """A block that a batch needs is nowhere any more; the message says where it was looked for."""
+    """A block that a batch needs is gone; the message lists the places where it was looked for."""
 
 
 class BatchError(TidemillError):
@@ -133,8 +133,8 @@ class BatchError(TidemillError):
 
     Attributes:
         batch_time_ms: the time of the batch, or None when the failure belongs to no batch.
-        output_op_id: which output operation failed, or None when the batch failed before any ran.
-        cause: the exception as it was raised (a ``Py4JJavaError`` for a failure on the executors).
+        output_op_id: the output operation that failed, or None when the batch failed before any ran.
+        cause: the original exception (a ``Py4JJavaError`` for a failure on the executors).
     """
 
     def __init__(
@@ -159,7 +159,7 @@ class RpcError(TidemillError):
 
     Attributes:
         address: ``host:port`` of the server.
-        call: what was called, such as ``call add-block`` or ``read of block 7-0``.
+        call: the operation, such as ``call add-block`` or ``read of block 7-0``.
     """
 
     def __init__(self, message: str, address: str, call: str) -> None:
@@ -169,22 +169,22 @@ class RpcError(TidemillError):
 
 
 class RpcUnavailableError(RpcError):
-    """The server is gone, or was lost during the call, which may or may not have been handled.
+    """The server is gone, or went away during the call; it may or may not have handled the call.
 
-    Try again only a call that does no harm when it is handled twice.
+    Repeat only calls that do no harm when they are handled twice.
     """
 
     try_again = True
 
 
 class RpcTimeoutError(RpcError, TimeoutError):
-    """There was no answer within the deadline. The server may still be handling the call."""
+    """No answer came within the deadline. The server may still be handling the call."""
 
     try_again = True
 
 
 class RpcRefusedError(RpcError):
-    """The server did not accept the call, and nothing has been handled. To try again is no use.
+    """The server rejected the call and did nothing. It will reject the same call again.
 
     ``reason`` is empty when the server did not recognise the caller.
     """
@@ -195,7 +195,7 @@ class RpcRefusedError(RpcError):
 
 
 class RpcRemoteError(RpcError):
-    """What handles the call at the server raised. ``remote_type`` and ``remote_message`` say what."""
+    """The server's handler raised. ``remote_type`` and ``remote_message`` describe its exception."""
 
     def __init__(self, address: str, call: str, remote_type: str, remote_message: str) -> None:
         super().__init__(f"it failed there with {remote_type}: {remote_message}", address, call)
@@ -222,14 +222,14 @@ class CheckpointInUseError(CheckpointError):
 
 
 class OwnershipLostError(CheckpointError):
-    """Another driver has taken this directory over; this one can write nothing to it any more."""
+    """Another driver has taken this directory over; this driver can no longer write to it."""
 
 
 class DamagedCheckpointError(CheckpointError):
     """A file of the checkpoint is missing, damaged, or written by a newer version of Tidemill.
 
-    The message names the file, says what was found and what can be done. Nothing has been changed.
-    ``offset`` is the byte of the file from which it cannot be read, where that is known.
+    The message names the file, the finding and the remedy. Nothing has been changed.
+    ``offset`` is the first unreadable byte of the file, where that is known.
     """
 
     def __init__(
@@ -248,11 +248,11 @@ class DamagedCheckpointError(CheckpointError):
 
 
 class NotRecoverableError(CheckpointError):
-    """A program that cannot be written into a checkpoint, or a written one that cannot be read here."""
+    """The program cannot be written into a checkpoint, or the program in a checkpoint cannot be read here."""
 
 
 class UpgradeError(CheckpointError):
-    """The new program cannot take over what the old one has left; the message is the whole report."""
+    """The new program cannot continue from the old one's checkpoint; the message is the whole report."""
 
 
 def _rebuild(

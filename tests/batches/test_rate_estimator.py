@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemill.batches.rate_estimator import PIDRateEstimator, RateEstimator, rate_estimator
-from tidemill.errors import SetupError
+from tidemill.errors import OptionError
 
 # The estimator's arguments; then time, records, processing, scheduling, and the new rate
 BY_HAND: dict[str, tuple[Any, list[tuple[int, int, int, int, float | None]]]] = {
@@ -195,5 +195,5 @@ def test_the_settings_are_those_of_spark() -> None:
 )
 def test_a_bad_setting_is_refused_by_its_name(key: str, text: str, message: str) -> None:
     key = f"spark.streaming.backpressure.{key}"
-    with pytest.raises(SetupError, match=f"{key} {message}"):
+    with pytest.raises(OptionError, match=f"{key} {message}"):
         rate_estimator({key: text}, 1000)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tidemill.common import config
-from tidemill.errors import SetupError
+from tidemill.errors import OptionError
 
 
 @pytest.mark.parametrize(
@@ -89,8 +89,9 @@ def test_a_setting_is_read_from_its_text() -> None:
 def test_a_bad_value_is_refused_with_the_name_of_the_setting(
     setting: config.Setting[object], text: str
 ) -> None:
-    with pytest.raises(SetupError, match=f"{setting.key} is '{text}': expected"):
+    with pytest.raises(OptionError, match=f"{setting.key} is '{text}': expected") as refused:
         setting.read({setting.key: text})
+    assert refused.value.option == setting.key
 
 
 def test_every_setting_is_documented() -> None:

@@ -1,1 +1,4 @@
-"""Threads, time and settings: what every other folder stands on. Imports nothing above it."""
+"""Threads, time, settings and processes: the ground that every other folder stands on.
+
+It imports nothing above it.
+"""

@@ -1,6 +1,6 @@
 """Time, as a constructor argument.
 
-Nothing else in Tidemill reads the wall clock. A program runs on a :class:`SystemClock`; a test
+No other module of Tidemill reads the wall clock. A program runs on a :class:`SystemClock`; a test
 runs the same code on a :class:`ManualClock` and moves it with :meth:`ManualClock.advance`.
 """
 
@@ -12,10 +12,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 FOREVER_MS = 1 << 52
-"""A time that does not come, for who waits only to be interrupted."""
+"""A time that never comes, for a thread that waits only to be interrupted."""
 
 
 def never() -> bool:
+    """Return False: the default for a wait that cannot be interrupted."""
     return False
 
 
@@ -27,24 +28,24 @@ class Clock(ABC):
 
     @abstractmethod
     def now_ms(self) -> int:
-        """The time now. Never smaller than an earlier answer."""
+        """Return the time now. It never goes back."""
 
     @abstractmethod
     def wall_ms(self) -> int:
-        """What the machine's own clock shows, by which files get their times. It may go back."""
+        """Return the time of the machine's own clock, which stamps files. It may go back."""
 
     @abstractmethod
     def start_after(self, time_ms: int) -> None:
-        """Show at least ``time_ms`` from now on: a stream has been there before."""
+        """Show at least ``time_ms`` from now on, because a stream has already reached that time."""
 
     @abstractmethod
     def _longest_wait_s(self, target_ms: int) -> float | None:
-        """How long a waiter may sleep before it has to look at the clock again."""
+        """Return how long a waiter may sleep before it must look at the clock again; None: no limit."""
 
     def wait_till(self, target_ms: int, interrupted: Callable[[], bool] = never) -> bool:
-        """Block until the clock shows ``target_ms``. False if ``interrupted`` became true first.
+        """Block until the clock shows ``target_ms``. Return False if ``interrupted`` became true first.
 
-        ``interrupted`` is looked at again after every call of :meth:`interrupt_waiters`.
+        Every call of :meth:`interrupt_waiters` makes it check ``interrupted`` again.
         """
         with self._changed:
             while not interrupted():
@@ -54,18 +55,18 @@ class Clock(ABC):
             return False
 
     def interrupt_waiters(self) -> None:
-        """Make every thread inside :meth:`wait_till` look at its ``interrupted`` again."""
+        """Make every thread inside :meth:`wait_till` check its ``interrupted`` again."""
         with self._changed:
             self._changed.notify_all()
 
 
 class SystemClock(Clock):
-    """The machine's clock, except that it does not follow a step backwards.
+    """The machine's clock, except that it ignores steps backwards.
 
-    When the wall clock is set back (an operator, a bad NTP server), a stream that waits for its next
-    batch time would stand still for as long. This clock then goes on from where it was, at the
-    speed of the monotonic clock, until the wall clock has caught up. So does a stream that is started
-    again after its last batch by a clock that has been set back in between: :meth:`start_after`.
+    When somebody sets the wall clock back (an operator, a bad NTP server), a stream that waits for its
+    next batch time would stand still for as long. This clock instead continues from where it was, at the
+    speed of the monotonic clock, until the wall clock has caught up. :meth:`start_after` does the same
+    for a stream that restarts after the wall clock was set back behind its last batch.
     """
 
     def __init__(
@@ -122,7 +123,7 @@ class ManualClock(Clock):
             return self._now_ms
 
     def advance(self, by_ms: int) -> None:
-        """Move the clock forward and wake whoever waits for a time that has come."""
+        """Move the clock forward and wake the threads that wait for a time it has now reached."""
         if by_ms < 0:
             raise ValueError(f"a clock does not go back: advance({by_ms})")
         with self._changed:

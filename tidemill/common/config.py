@@ -1,7 +1,7 @@
 """The settings that Tidemill reads, with Spark's own names and defaults.
 
-A setting is read from the ``SparkConf`` of the running context. A value that cannot be understood is
-refused with the setting's name; it is never replaced by the default.
+Tidemill reads a setting from the ``SparkConf`` of the running context. A value that it cannot parse is an
+``OptionError`` with the setting's name; it never falls back to the default.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
-from tidemill.errors import SetupError
+from tidemill.errors import OptionError
 
 T = TypeVar("T")
 
 
 class Conf(Protocol):
-    """What of ``pyspark.SparkConf`` is needed to read a setting."""
+    """The part of ``pyspark.SparkConf`` that reading a setting needs."""
 
     def get(self, key: str, /) -> Any: ...
 
 
 @dataclass(frozen=True)
 class Setting(Generic[T]):
-    """A named setting: how its text is read, and what holds when nobody set it."""
+    """A named setting: how to parse its text, and its value when nobody set it."""
 
     key: str
     default: T
@@ -38,7 +38,7 @@ class Setting(Generic[T]):
         try:
             return self.parse(str(text).strip())
         except ValueError as error:
-            raise SetupError(f"{self.key} is {text!r}: {error}") from None
+            raise OptionError(f"{self.key} is {text!r}: {error}", self.key) from None
 
 
 def boolean(text: str) -> bool:
@@ -58,7 +58,7 @@ _SIZES = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
 def size_bytes(text: str) -> int:
-    """Spark's sizes: ``512k``, ``64m``, ``2g``; a bare number is in bytes."""
+    """Parse one of Spark's sizes: ``512k``, ``64m``, ``2g``; a bare number is in bytes."""
     digits = text.rstrip("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
     unit = text[len(digits) :].lower()
     unit = unit if unit in _SIZES else unit.removesuffix("b")
@@ -68,7 +68,7 @@ def size_bytes(text: str) -> int:
 
 
 def records_per_s(text: str) -> int | None:
-    """A rate in whole records per second. 0 and negative numbers mean no limit, as in Spark."""
+    """Parse a rate in whole records per second. 0 and negative numbers mean no limit, as in Spark."""
     digits = text.removeprefix("-")
     if not digits.isascii() or not digits.isdigit():
         raise ValueError("expected a whole number of records per second")
@@ -77,7 +77,7 @@ def records_per_s(text: str) -> int | None:
 
 def _finite(text: str) -> float:
     try:
-        # float() alone would take 1_000, and digits of other scripts.
+        # float() alone would accept 1_000, and digits of other scripts.
         value = float(text) if text.isascii() and "_" not in text else math.nan
     except ValueError:
         value = math.nan
@@ -101,7 +101,7 @@ def positive(text: str) -> float:
 
 
 def one_of(*names: str) -> Callable[[str], str]:
-    """The name itself, if it is one of ``names``."""
+    """Return a parser that accepts ``names`` and nothing else."""
 
     def parse(text: str) -> str:
         if text not in names:
@@ -118,7 +118,7 @@ _MILLIS = {
 
 
 def time_ms(text: str, bare_unit: str = "s") -> int:
-    """Spark's time strings: ``250ms``, ``60s``, ``2min``; a bare number is in ``bare_unit``."""
+    """Parse one of Spark's time strings: ``250ms``, ``60s``, ``2min``; a bare number is in ``bare_unit``."""
     digits = text.rstrip("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
     unit = text[len(digits) :].lower() or bare_unit
     if not digits.isascii() or not digits.isdigit() or unit not in _MILLIS:
@@ -150,21 +150,21 @@ STOP_GRACEFULLY_ON_SHUTDOWN: Setting[bool | None] = Setting(
     "spark.streaming.stopGracefullyOnShutdown",
     None,
     boolean,
-    "When the program ends or is told to (SIGTERM, SIGINT), finish the batches that were begun. "
+    "When the program ends or is told to (SIGTERM, SIGINT), finish the batches that have started. "
     "Default: true for a stream with a checkpoint directory, else false.",
 )
 GRACEFUL_STOP_TIMEOUT_MS: Setting[int | None] = Setting(
     "spark.streaming.gracefulStopTimeout",
     None,
     lambda text: time_ms(text, bare_unit="ms"),
-    "How long a graceful stop waits for begun batches. Default: ten batch intervals, at least a"
-    " minute.",
+    "How long a graceful stop waits for batches that have started. Default: ten batch intervals, at "
+    "least a minute.",
 )
 FILE_MIN_REMEMBER_MS = Setting(
     "spark.streaming.fileStream.minRememberDuration",
     60_000,
     time_ms,
-    "Files of a directory stream whose modification time is older than this are not looked at.",
+    "A directory stream ignores files whose modification time is older than this.",
 )
 
 # -- backpressure ----------------------------------------------------------------------------------
@@ -173,44 +173,44 @@ BACKPRESSURE_ENABLED = Setting(
     "spark.streaming.backpressure.enabled",
     False,
     boolean,
-    "Let each input take no more into a batch than the batches before show can be processed in time.",
+    "Limit each input to the rate at which earlier batches could be processed in time.",
 )
 BACKPRESSURE_INITIAL_RATE: Setting[int | None] = Setting(
     "spark.streaming.backpressure.initialRate",
     None,
     records_per_s,
-    "With backpressure, records per second that an input takes until the first estimate. Default: no "
+    "With backpressure, the records per second of an input until there is a first estimate. Default: no "
     "limit but spark.streaming.receiver.maxRate.",
 )
 RATE_ESTIMATOR = Setting(
     "spark.streaming.backpressure.rateEstimator",
     "pid",
     one_of("pid"),
-    "How the rate is estimated. There is one estimator.",
+    "The estimator of the rate. There is only this one.",
 )
 PID_PROPORTIONAL = Setting(
     "spark.streaming.backpressure.pid.proportional",
     1.0,
     non_negative,
-    "How strongly the rate answers to the difference between itself and the last batch's speed.",
+    "How strongly the rate reacts to the difference between itself and the last batch's speed.",
 )
 PID_INTEGRAL = Setting(
     "spark.streaming.backpressure.pid.integral",
     0.2,
     non_negative,
-    "How strongly the rate answers to what has piled up, seen as the time a batch had to wait.",
+    "How strongly the rate reacts to the backlog, measured by how long a batch had to wait.",
 )
 PID_DERIVATIVE = Setting(
     "spark.streaming.backpressure.pid.derived",
     0.0,
     non_negative,
-    "How strongly the rate answers to the change of the difference. Noise is amplified: mostly 0.",
+    "How strongly the rate reacts to changes of the difference. It amplifies noise: usually 0.",
 )
 PID_MIN_RATE_PER_S = Setting(
     "spark.streaming.backpressure.pid.minRate",
     100.0,
     positive,
-    "No estimate is below this many records per second.",
+    "The lowest rate that is ever estimated, in records per second.",
 )
 
 # -- receivers -------------------------------------------------------------------------------------
@@ -219,26 +219,26 @@ RECEIVER_MAX_RATE: Setting[int | None] = Setting(
     "spark.streaming.receiver.maxRate",
     None,
     records_per_s,
-    "The most records per second of one receiver, and with backpressure of any input. Default, 0 or "
-    "less: no limit.",
+    "The maximum rate of one receiver in records per second, and with backpressure of any input. "
+    "Default, 0 or less: no limit.",
 )
 BLOCK_INTERVAL_MS = Setting(
     "spark.streaming.blockInterval",
     200,
     lambda text: positive_time_ms(text, bare_unit="ms"),
-    "A receiver cuts what it has stored into a block every so often. A bare number is milliseconds.",
+    "How often a receiver cuts the records it has stored into a block. A bare number is milliseconds.",
 )
 BLOCK_QUEUE_SIZE = Setting(
     "spark.streaming.blockQueueSize",
     10,
     positive_int,
-    "So many blocks of a receiver may wait to be stored before the receiver itself has to wait.",
+    "How many blocks of a receiver may wait to be stored before the receiver itself has to wait.",
 )
 BLOCK_STORE_TIMEOUT_MS = Setting(
     "spark.streaming.receiver.blockStoreTimeout",
     30_000,
     positive_time_ms,
-    "How long the driver may take to answer for a block, and another executor to copy it. A bare "
+    "How long the driver may take to acknowledge a block, and another executor to copy it. A bare "
     "number is seconds.",
 )
 RECEIVER_WAL_ENABLE: Setting[bool | None] = Setting(
@@ -252,20 +252,20 @@ RECEIVER_WAL_ROLLING_INTERVAL_S = Setting(
     "spark.streaming.receiver.writeAheadLog.rollingIntervalSecs",
     60,
     positive_int,
-    "A new file of the write-ahead log is begun after so many seconds.",
+    "The write-ahead log starts a new file after this many seconds.",
 )
 RECEIVER_WAL_MAX_FAILURES = Setting(
     "spark.streaming.receiver.writeAheadLog.maxFailures",
     3,
     positive_int,
-    "How often a write to the write-ahead log is tried before the block is given up.",
+    "How often a receiver tries to write a block to the write-ahead log before it gives the block up.",
 )
 
 RECEIVER_RESTART_DELAY_MS = Setting(
     "spark.streaming.receiverRestartDelay",
     2000,
     lambda text: time_ms(text, bare_unit="ms"),
-    "How long a receiver that restarts itself waits. A bare number is milliseconds.",
+    "How long a receiver waits before it restarts itself. A bare number is milliseconds.",
 )
 REGISTRATION_WAIT_MS = Setting(
     "spark.scheduler.maxRegisteredResourcesWaitingTime",
@@ -277,13 +277,13 @@ RECEIVER_MEMORY = Setting(
     "spark.tidemill.receiver.memory",
     256 << 20,
     size_bytes,
-    "Blocks of one executor that are kept in memory (/dev/shm); more goes to its local disk.",
+    "How much of an executor's blocks stays in memory (/dev/shm); the rest goes to its local disk.",
 )
 RECEIVER_MAX_HELD = Setting(
     "spark.tidemill.receiver.maxHeld",
     4 << 30,
     size_bytes,
-    "A receiver waits while so much of what it has received is not processed yet.",
+    "A receiver waits while this much of its data has not been processed yet.",
 )
 
 # -- dynamic allocation ----------------------------------------------------------------------------
@@ -292,37 +292,37 @@ DYNAMIC_ALLOCATION_ENABLED = Setting(
     "spark.streaming.dynamicAllocation.enabled",
     False,
     boolean,
-    "Ask for executors and give them back by how long batches take.",
+    "Request executors and give them back, depending on how long batches take.",
 )
 DYNAMIC_ALLOCATION_MIN_EXECUTORS: Setting[int | None] = Setting(
     "spark.streaming.dynamicAllocation.minExecutors",
     None,
     positive_int,
-    "Never fewer executors. Default: one for each receiver, and at least 1.",
+    "The minimum number of executors. Default: one for each receiver, and at least 1.",
 )
 DYNAMIC_ALLOCATION_MAX_EXECUTORS: Setting[int | None] = Setting(
     "spark.streaming.dynamicAllocation.maxExecutors",
     None,
     positive_int,
-    "Never more executors. Default: no limit.",
+    "The maximum number of executors. Default: no limit.",
 )
 DYNAMIC_ALLOCATION_SCALING_INTERVAL_MS = Setting(
     "spark.streaming.dynamicAllocation.scalingInterval",
     60_000,
     positive_time_ms,
-    "How often the number of executors is looked at. A bare number is seconds.",
+    "How often the number of executors is reconsidered. A bare number is seconds.",
 )
 DYNAMIC_ALLOCATION_SCALING_UP_RATIO = Setting(
     "spark.streaming.dynamicAllocation.scalingUpRatio",
     0.9,
     positive,
-    "Ask for executors when the mean processing time is at least this part of the batch interval.",
+    "Request executors when the mean processing time is at least this fraction of the batch interval.",
 )
 DYNAMIC_ALLOCATION_SCALING_DOWN_RATIO = Setting(
     "spark.streaming.dynamicAllocation.scalingDownRatio",
     0.3,
     positive,
-    "Give an executor back when the mean processing time is at most this part of the batch interval.",
+    "Give an executor back when the mean processing time is at most this fraction of the batch interval.",
 )
 
 # -- structured queries ----------------------------------------------------------------------------
@@ -331,25 +331,25 @@ NO_DATA_BATCHES = Setting(
     "spark.sql.streaming.noDataMicroBatches.enabled",
     True,
     boolean,
-    "Run a batch without data when the watermark has passed windows that can be written now.",
+    "Run a batch without data when the watermark has passed the end of windows, to write their results.",
 )
 RECENT_PROGRESS = Setting(
     "spark.sql.streaming.numRecentProgressUpdates",
     100,
     positive_int,
-    "How many progress reports of a query are kept.",
+    "How many progress reports a query keeps.",
 )
 NO_DATA_PROGRESS_MS = Setting(
     "spark.sql.streaming.noDataProgressEventInterval",
     10_000,
     lambda text: positive_time_ms(text, bare_unit="ms"),
-    "How often a query that has nothing to do reports so. A bare number is milliseconds.",
+    "How often a query without new data reports progress. A bare number is milliseconds.",
 )
 MULTIPLE_WATERMARK_POLICY = Setting(
     "spark.sql.streaming.multipleWatermarkPolicy",
     "min",
     one_of("min", "max"),
-    "Which of several watermarks of a query counts.",
+    "Which watermark counts when a query has several.",
 )
 
 ALL_SETTINGS: tuple[Setting[Any], ...] = (

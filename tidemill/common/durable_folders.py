@@ -1,4 +1,4 @@
-"""Files of the operating system that survive the machine."""
+"""Files and folders that survive a crash of the machine."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import suppress
 
 
 def sync(path: str) -> None:
-    """Make a file durable, or the names in a folder."""
+    """Make a file durable, or the file names in a folder."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -16,7 +16,7 @@ def sync(path: str) -> None:
 
 
 def make_folder(folder: str) -> None:
-    """Make it if it is not there, durably: a file is no more so than the names of the folders above it."""
+    """Create ``folder`` and its parents durably: a file survives only if the folders above it do."""
     if os.path.isdir(folder):
         return
     above = os.path.dirname(folder)

@@ -14,9 +14,9 @@ logger = logging.getLogger(__name__)
 
 
 class EventLoop(Generic[Event]):
-    """Events posted from any thread, handled in order on the loop's own thread.
+    """Handles events posted from any thread, in order, on the loop's own thread.
 
-    An exception of ``on_receive`` goes to ``on_error`` and the loop goes on; an exception of
+    An exception of ``on_receive`` goes to ``on_error`` and the loop continues; an exception of
     ``on_error`` itself is logged.
     """
 
@@ -29,7 +29,7 @@ class EventLoop(Generic[Event]):
         self.name = name
         self._on_receive = on_receive
         self._on_error = on_error
-        # None is the wake-up call of stop(); it is never handed to on_receive.
+        # None wakes the thread for stop(); on_receive never sees it.
         self._events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"tidemill-{name}", daemon=True)
@@ -38,7 +38,7 @@ class EventLoop(Generic[Event]):
         self._thread.start()
 
     def post(self, event: Event) -> bool:
-        """Hand over an event. False if the loop has been stopped and will not handle it."""
+        """Queue an event. Return False if the loop has stopped and will not handle it."""
         if self._stopped.is_set():
             return False
         self._events.put(event)
@@ -48,9 +48,9 @@ class EventLoop(Generic[Event]):
         return self._thread is threading.current_thread()
 
     def stop(self, timeout_s: float | None = 10.0) -> bool:
-        """Drop what is still queued and end the thread. Idempotent; may be called on the loop itself.
+        """Drop all queued events and end the thread. Idempotent; may be called on the loop itself.
 
-        False if an event is still being handled after ``timeout_s``.
+        Return False if an event is still being handled after ``timeout_s``.
         """
         self._stopped.set()
         self._events.put(None)

@@ -1,14 +1,14 @@
-"""Named places where a test can make the process die, or an operation fail.
+"""Named places where a test can kill the process or make an operation fail.
 
-Off, which is always but in a test, a fault point is one comparison. A test turns them on by the
-environment, so that they reach the driver and every Python worker alike::
+Outside of tests a fault point costs one comparison. A test turns faults on by the environment, which
+reaches the driver and every Python worker alike::
 
     TIDEMILL_FAULTS="batch.after-offsets@3=kill;storage.write@5=enospc"
 
-means: the third time that any process of the program passes ``batch.after-offsets``, kill all of it
-with SIGKILL; the fifth write finds the disk full. Occurrences are counted over all processes, in the
-files of ``TIDEMILL_FAULTS_DIR``, and a restarted program goes on counting: a fault strikes once. The driver
-must be the leader of its session (``start_new_session=True``): that is how a task finds it.
+means: the third time that any process of the program passes ``batch.after-offsets``, kill the whole program
+with SIGKILL; the fifth write finds the disk full. The processes count occurrences together, in the files
+of ``TIDEMILL_FAULTS_DIR``, and a restarted program continues the count: a fault strikes once. The driver
+must be the leader of its session (``start_new_session=True``), so that a task can find it.
 """
 
 from __future__ import annotations
@@ -24,16 +24,20 @@ from tidemill.common.processes import command_of, parent_of
 PLAN = "TIDEMILL_FAULTS"
 COUNTERS = "TIDEMILL_FAULTS_DIR"
 AWAKE = "awake"
-"""The file of that folder that ends a pause."""
+"""The file in ``TIDEMILL_FAULTS_DIR`` that ends a pause."""
 ACTIONS = ("kill", "driver", "process", "executor", "pause", "enospc", "error")
 
 
 @dataclass(frozen=True)
 class Fault:
+    """One planned fault: what to do at which passage of a point.
+
+    ``action`` is one of: ``kill`` the whole program; kill the Python ``driver`` only; kill the ``process`` at
+    the point, such as a Python worker; kill that worker and the JVM of its ``executor``; ``pause`` the
+    process at the point (SIGSTOP, until the file ``awake`` exists); ``enospc``, a full disk; ``error``.
+    """
+
     occurrence: int
-    # "kill": the whole program; "driver": its Python driver only; "process": whoever passes the point, such
-    # as a Python worker; "executor": the JVM of that worker, and the worker; "pause": whoever passes
-    # the point stands still (SIGSTOP, until the file "awake" is there); "enospc": the disk is full; "error"
     action: str
 
 
@@ -56,7 +60,7 @@ _plan = parse_plan(os.environ.get(PLAN, ""))
 
 
 def fault_point(name: str) -> None:
-    """Pass a named point: nothing happens, unless a test wants it to."""
+    """Pass a named point: do nothing, unless a test has planned a fault here."""
     if _plan:
         _strike(name)
 
@@ -84,7 +88,7 @@ def _act(name: str, action: str) -> None:
     if action == "error":
         raise RuntimeError(f"a fault was asked for at {name}")
     if action == "pause":
-        # Whoever finds that another thread was stopped at a bad moment lets all go on for a moment.
+        # A test that finds another thread stopped at a bad moment lets all threads run for a moment.
         while not os.path.exists(os.path.join(os.environ[COUNTERS], AWAKE)):
             os.kill(os.getpid(), signal.SIGSTOP)
             threading.Event().wait(0.1)
@@ -93,8 +97,8 @@ def _act(name: str, action: str) -> None:
         os.kill(_executor(), signal.SIGKILL)
     if action in ("process", "executor"):
         os.kill(os.getpid(), signal.SIGKILL)
-    # The test has started the driver as the leader of a session. A worker of PySpark's is in another
-    # process group, and in the same session.
+    # The test started the driver as the leader of a session. A Python worker is in the same session, but
+    # in another process group.
     driver = os.getsid(0)
     if action == "driver":
         os.kill(driver, signal.SIGKILL)
@@ -104,7 +108,7 @@ def _act(name: str, action: str) -> None:
 
 
 def _executor() -> int:
-    """The JVM of an executor has started PySpark's daemon, and that one this worker."""
+    """Return the pid of the executor's JVM: it started PySpark's daemon, which forked this worker."""
     daemon = os.getppid()
     if "pyspark.daemon" not in command_of(daemon):
         raise RuntimeError("this process is not a Python worker of an executor")

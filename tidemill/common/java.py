@@ -1,4 +1,4 @@
-"""Is there a Java that Spark can run on?"""
+"""The Java installation that Spark runs on."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ MINIMUM_JAVA = 17
 
 @dataclass(frozen=True)
 class Java:
-    """A java program: ``major`` is None where it did not say its version."""
+    """A java program; ``major`` is None if it did not print its version."""
 
     path: str
     major: int | None
 
 
 def find_java() -> Java | None:
-    """The java that Spark would run: that of ``JAVA_HOME``, else the first one on the ``PATH``."""
+    """Return the java that Spark would run: that of ``JAVA_HOME``, else the first one on the ``PATH``."""
     home = os.environ.get("JAVA_HOME")
     path = os.path.join(home, "bin", "java") if home else shutil.which("java")
     if path is None or not os.access(path, os.X_OK):
@@ -31,7 +31,7 @@ def find_java() -> Java | None:
 
 
 def java_problem() -> str | None:
-    """What is wrong with this machine's Java, in one sentence that says how to mend it; None if nothing."""
+    """Return one sentence on what is wrong with this machine's Java and how to fix it; None if nothing is."""
     java = find_java()
     how = (
         "install it (Debian, Ubuntu: apt-get install openjdk-17-jre-headless) and set JAVA_HOME "
@@ -51,6 +51,7 @@ def java_problem() -> str | None:
 
 
 def require_java() -> None:
+    """Raise ``SetupError`` unless this machine has a Java that Spark can run on."""
     problem = java_problem()
     if problem is not None:
         raise SetupError(problem)

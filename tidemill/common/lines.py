@@ -1,12 +1,12 @@
-"""Text that is cut into lines, in C."""
+"""Splitting text into lines, at the speed of C."""
 
 from __future__ import annotations
 
 
 def split_lines(piece: bytes) -> list[str]:
-    """The lines of a piece of text. They end with ``\\n``, ``\\r\\n`` or ``\\r``, as in Hadoop and Java.
+    """Return the lines of a text, which end with ``\\n``, ``\\r\\n`` or ``\\r``, as in Hadoop and Java.
 
-    Bytes that are not UTF-8 become U+FFFD. A last line without an end is a line.
+    Bytes that are not UTF-8 become U+FFFD. A last line without an end counts as a line.
     """
     text = piece.decode("utf-8", "replace")
     if "\r" in text:
@@ -19,7 +19,7 @@ def split_lines(piece: bytes) -> list[str]:
 
 
 def count_lines(piece: bytes) -> int:
-    """How many :func:`split_lines` would give."""
+    """Return the number of lines that :func:`split_lines` would return."""
     if not piece:
         return 0
     ends = piece.count(b"\n")

@@ -15,8 +15,8 @@ logger = logging.getLogger(__name__)
 class RecurringTimer:
     """Calls ``callback(time_ms)`` on its own thread at each multiple of ``period_ms``.
 
-    A time that passed while the callback was busy, or while the process slept, is not skipped: the
-    callback is called for it late. The time it is given is always the planned one.
+    It skips no time: for one that passed while the callback was busy, or while the process slept, it calls
+    the callback late. ``time_ms`` is always the planned time.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class RecurringTimer:
         )
 
     def first_time_ms(self) -> int:
-        """The earliest multiple of the period that is still to come."""
+        """Return the earliest multiple of the period that is still to come."""
         return (self._clock.now_ms() // self._period_ms + 1) * self._period_ms
 
     def start(self, start_ms: int | None = None) -> int:
@@ -45,7 +45,7 @@ class RecurringTimer:
         return self._next_ms
 
     def stop(self, timeout_s: float = 10.0) -> None:
-        """No callback begins after this returns. May be called twice, and from the callback."""
+        """Stop ticking: no callback begins after this returns. Idempotent; the callback may call it too."""
         self._stopped.set()
         self._clock.interrupt_waiters()
         if self._thread.ident is None or self._thread is threading.current_thread():
@@ -61,7 +61,7 @@ class RecurringTimer:
             try:
                 self._callback(self._next_ms)
             except BaseException:
-                # The next tick is still owed: one failed callback must not end the stream silently.
+                # Go on with the next tick: one failed callback must not end the stream silently.
                 logger.exception(
                     "timer %s: its callback failed at %d ms", self._name, self._next_ms
                 )

@@ -16,10 +16,10 @@ class ShutdownHook:
     """Runs ``stop`` when the interpreter exits, by itself or because of SIGTERM or Ctrl-C.
 
     The first signal only ends the program the ordinary way (``SystemExit``, ``KeyboardInterrupt``), so
-    that ``finally`` blocks and exit handlers run. A second one, while the stream has not stopped yet, ends
+    that ``finally`` blocks and exit handlers run. A second signal, while the stream has not stopped yet, ends
     the process at once. PySpark's own handler for Ctrl-C would first cancel all Spark jobs and make the
-    running batch fail; while a stream runs it is set aside. A handler that the user installed is left
-    alone.
+    running batch fail, so the hook replaces it while a stream runs. It leaves a handler that the user
+    installed alone.
     """
 
     def __init__(self, stop: Callable[[], None]) -> None:
@@ -58,17 +58,19 @@ class ShutdownHook:
     def _quiet_excepthook(
         self, kind: type[BaseException], error: BaseException, trace: TracebackType | None
     ) -> None:
-        """Ctrl-C is how a stream is stopped: where the program was waiting then is no news."""
+        """Print no traceback for Ctrl-C: it is the normal way to stop a stream."""
         if not issubclass(kind, KeyboardInterrupt):
             self._excepthook(kind, error, trace)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if self._signalled:
-            _say("stopping at once: what is unfinished runs again when the stream is started again")
+            _print(
+                "stopping at once: unfinished batches run again when the stream is started again"
+            )
             os._exit(128 + number)
         self._signalled = True
         if os.isatty(2):
-            _say("stopping; a second signal stops at once")
+            _print("stopping; a second signal stops at once")
         if number == signal.SIGINT:
             raise KeyboardInterrupt
         raise SystemExit(128 + number)
@@ -80,6 +82,6 @@ def _is_default_or_pyspark(handler: Any) -> bool:
     ).startswith("pyspark.")
 
 
-def _say(text: str) -> None:
-    # Not through logging, which may be holding a lock just now.
+def _print(text: str) -> None:
+    # Not through logging: the signal may have interrupted a thread that holds its lock.
     os.write(2, f"tidemill: {text}\n".encode())

@@ -10,7 +10,7 @@ from functools import cache
 
 @cache
 def temporary_folder(name: str) -> str:
-    """The program's folder of that name, the same one for every call."""
+    """Return the program's temporary folder of that name, the same one for every call."""
     folder = tempfile.mkdtemp(prefix=f"tidemill-{name}-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder

@@ -19,39 +19,41 @@ class Time(int):
 
 
 def duration_ms(seconds: float, what: str) -> int:
-    """``seconds`` as whole milliseconds; a duration must be at least one of them."""
+    """Return ``seconds`` as whole milliseconds, at least one; ``what`` names the argument in errors."""
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
-        raise OptionError(f"{what} must be a number of seconds, not {seconds!r}")
+        raise OptionError(f"{what} must be a number of seconds, not {seconds!r}", what)
     try:
         # round, not int: 0.07 s is 70.00000000000001 ms to a float, and 1.1 s is 1100.0000000000002
         millis = round(seconds * 1000)
     except (ValueError, OverflowError):
-        raise OptionError(f"{what} must be a finite number of seconds, not {seconds!r}") from None
+        message = f"{what} must be a finite number of seconds, not {seconds!r}"
+        raise OptionError(message, what) from None
     if millis < 1:
-        raise OptionError(f"{what} must be at least 0.001 seconds, not {seconds!r}")
+        raise OptionError(f"{what} must be at least 0.001 seconds, not {seconds!r}", what)
     return millis
 
 
 def to_datetime(time_ms: int) -> datetime:
-    """The local, naive ``datetime`` that PySpark hands to ``foreachRDD`` and ``transform``."""
+    """Return the local, naive ``datetime`` that PySpark passes to ``foreachRDD`` and ``transform``."""
     return datetime.fromtimestamp(time_ms / 1000.0)
 
 
 def to_ms(moment: datetime | float) -> int:
-    """A ``datetime`` (local if naive) or a Unix timestamp in seconds, as milliseconds."""
+    """Convert a ``datetime`` (local if naive) or a Unix timestamp in seconds to milliseconds."""
     if isinstance(moment, datetime):
         return round(moment.timestamp() * 1000)
     return int(moment * 1000)
 
 
 def clock_face(time_ms: int, with_millis: bool) -> str:
-    """``12:00:03``, or ``12:00:03.500`` where batches are shorter than a second."""
+    """Return the local time of day: ``12:00:03``, or ``12:00:03.500`` with milliseconds."""
     text = time.strftime("%H:%M:%S", time.localtime(time_ms // 1000))
     return f"{text}.{time_ms % 1000:03d}" if with_millis else text
 
 
 def iso_time(time_ms: int) -> str:
-    """
+    """Return a time in UTC, to the second.
+
     >>> iso_time(1_600_000_000_000)
     '2020-09-13T12:26:40Z'
     """
@@ -59,7 +61,8 @@ def iso_time(time_ms: int) -> str:
 
 
 def iso_millis(time_ms: int) -> str:
-    """
+    """Return a time in UTC, to the millisecond, as Spark's progress reports show it.
+
     >>> iso_millis(1_600_000_000_007)
     '2020-09-13T12:26:40.007Z'
     """

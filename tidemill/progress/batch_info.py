@@ -1,8 +1,8 @@
 """What a batch did and how long it took.
 
-Fields are snake_case and in milliseconds. The camelCase methods are those of the objects that
-``pyspark.streaming`` hands to a listener (``info.batchTime().milliseconds()``,
-``info.processingDelay()``), which answer -1 for a time that is not known yet.
+Fields are snake_case, times are in milliseconds. The camelCase methods are those of the objects that
+``pyspark.streaming`` passes to a listener (``info.batchTime().milliseconds()``,
+``info.processingDelay()``); they return -1 for a time that is not known yet.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ def _or_not_yet(value: int | None) -> int:
 
 @dataclass(frozen=True)
 class StreamInputInfo:
-    """What one input stream contributed to a batch.
+    """The part of a batch that one input stream contributed.
 
-    ``num_records`` is None where the input cannot count without reading (an RDD of the user's).
+    ``num_records`` is None if the input cannot count without reading (an RDD of the user's).
     """
 
     input_stream_id: int
@@ -166,7 +166,7 @@ class BatchInfo:
 
 @dataclass(frozen=True)
 class ReceiverInfo:
-    """A receiver as its tracker sees it."""
+    """The state of a receiver, as its tracker sees it."""
 
     stream_id: int
     receiver_name: str

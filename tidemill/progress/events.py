@@ -17,7 +17,7 @@ class StreamEvent:
     listener_method: ClassVar[str]
 
     def for_listener(self) -> object:
-        """What that method is called with: the event, unless listeners expect an object of PySpark's."""
+        """Return the argument for that method: this event, or PySpark's object if listeners expect one."""
         return self
 
 

@@ -1,4 +1,4 @@
-"""Events to listeners, on a thread of their own."""
+"""Delivering events to listeners, on a thread of their own."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ logger = logging.getLogger(__name__)
 
 
 class ListenerBus:
-    """Posts never block and never fail; every listener sees every event, in order.
+    """Delivers every event to every listener, in order. Posting never blocks and never fails.
 
-    A listener that raises is reported in the log and sees the next event all the same: what watches
-    a stream must not be able to stop it. Events posted before :meth:`start` are delivered after it.
+    A listener that raises is logged and still gets the next event: watching a stream must not stop it.
+    Events posted before :meth:`start` are delivered after it.
     """
 
     def __init__(self, name: str) -> None:
@@ -43,16 +43,16 @@ class ListenerBus:
                 self._undelivered += 1
 
     def is_current_thread(self) -> bool:
-        """True inside a listener's method."""
+        """Return True inside a listener's method."""
         return self._loop.is_current_thread()
 
     def wait_until_empty(self, timeout_s: float) -> bool:
-        """Wait until every posted event has reached the listeners. False if that took too long."""
+        """Wait until every posted event has reached the listeners. Return False after ``timeout_s``."""
         with self._delivered:
             return self._delivered.wait_for(lambda: self._undelivered == 0, timeout_s)
 
     def stop(self, timeout_s: float = 10.0) -> None:
-        """Deliver what has been posted, within ``timeout_s``, and end the thread."""
+        """Deliver all posted events, within ``timeout_s``, and end the thread."""
         if not self._loop.is_current_thread():
             self.wait_until_empty(timeout_s)
         if not self._loop.stop(timeout_s):

@@ -1,4 +1,4 @@
-"""What the listeners of queries are told: PySpark's own event objects, over Tidemill's listener bus.
+"""The events of structured queries: PySpark's own event objects, carried by Tidemill's listener bus.
 
 A subclass of ``pyspark.sql.streaming.StreamingQueryListener`` works unchanged::
 
@@ -30,7 +30,7 @@ from tidemill.progress.events import StreamEvent
 
 @dataclass(frozen=True)
 class QueryEvent(StreamEvent):
-    """An event on the bus, with PySpark's object in it."""
+    """An event on the bus that carries PySpark's event object."""
 
     event: QueryStartedEvent | QueryProgressEvent | QueryIdleEvent | QueryTerminatedEvent
 
@@ -73,8 +73,10 @@ def query_idle(query_id: str, run_id: str, time_ms: int) -> QueryIdle:
 def query_terminated(
     query_id: str, run_id: str, error: BaseException | None, condition: str | None
 ) -> QueryTerminated:
-    """``error`` is what the query ended with, as users get it from ``query.exception()``; ``condition`` is
-    Spark's name for it, if it has one.
+    """Return the event of a query that has ended.
+
+    ``error`` is the error that ended it, as ``query.exception()`` returns it; ``condition`` is Spark's name
+    for that error, if there is one.
     """
     text = None if error is None else str(error)
     return QueryTerminated(QueryTerminatedEvent(UUID(query_id), UUID(run_id), text, condition))

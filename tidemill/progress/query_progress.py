@@ -1,6 +1,6 @@
-"""What each trigger of a query did, in the words of Spark: ``query.lastProgress``.
+"""What each trigger of a query did, in Spark's words: ``query.lastProgress``.
 
-The JSON has the fields of Spark's, so that dashboards that read it go on working::
+The JSON has the same fields as Spark's, so that dashboards that read it keep working::
 
     {"id": "...", "runId": "...", "name": "totals", "timestamp": "2026-03-01T12:00:00.000Z", "batchId": 7,
      "batchDuration": 21, "numInputRows": 1000, "inputRowsPerSecond": 1000.0,
@@ -11,7 +11,7 @@ The JSON has the fields of Spark's, so that dashboards that read it go on workin
      "sources": [{"description": "...", "startOffset": 41, "endOffset": 42, "latestOffset": 42}],
      "sink": {"description": "MemorySink", "numOutputRows": 100}}
 
-``eventTime``, ``observedMetrics`` and ``metrics`` are left out where there are none.
+``eventTime``, ``observedMetrics`` and ``metrics`` are absent where there are none.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ TRIGGER_EXECUTION = "triggerExecution"
 RETAINED = 100
 NO_DATA_INTERVAL_MS = 10_000
 UNKNOWN_ROWS = -1
-"""What Spark reports for a sink that does not say how many rows it has written."""
+"""Spark's number for a sink that does not count the rows it writes."""
 
 
 @dataclass(frozen=True)
 class SourceReport:
-    """What a trigger took from one source. Offsets are JSON values; None where there is none yet."""
+    """The input that a trigger read from one source. Offsets are JSON values; None if there is none yet."""
 
     description: str
     start_offset: Any
@@ -52,6 +52,8 @@ class SourceReport:
 
 @dataclass(frozen=True)
 class SinkReport:
+    """The output that a trigger wrote to the sink."""
+
     description: str
     num_output_rows: int = UNKNOWN_ROWS
     metrics: Mapping[str, str] = field(default_factory=dict)
@@ -59,7 +61,7 @@ class SinkReport:
 
 @dataclass(frozen=True)
 class StateOperatorReport:
-    """One stateful operator, all of its partitions together."""
+    """The state of one stateful operator, summed over its partitions."""
 
     operator_name: str
     num_rows_total: int = 0
@@ -94,7 +96,8 @@ class StateOperatorReport:
 
 
 class ProgressReporter:
-    """Measures the triggers of one query. The query's thread calls all but :meth:`recent` and :meth:`last`.
+    """Measures the triggers of one query. Any thread may call :meth:`recent` and :meth:`last`; the query's
+    thread calls all other methods.
 
     For each trigger: :meth:`start_trigger`, any number of :meth:`report_time_taken`, :meth:`finish_trigger`.
     """
@@ -121,10 +124,10 @@ class ProgressReporter:
         self._durations_ms: dict[str, int] = {}
         self._last_start_ms: int | None = None
         self._start_ms = clock.now_ms()
-        self._last_said_ms: int | None = None
+        self._last_reported_ms: int | None = None
 
     def recent(self) -> list[StreamingQueryProgress]:
-        """The last ones, the oldest first."""
+        """Return the last progress reports, the oldest first."""
         with self._lock:
             return list(self._recent)
 
@@ -164,10 +167,10 @@ class ProgressReporter:
         event_time: Mapping[str, str] | None = None,
         observed_metrics: Mapping[str, Row] | None = None,
     ) -> StreamingQueryProgress:
-        """The trigger has ended. Keeps its progress, and tells the listeners.
+        """End the trigger: keep its progress and tell the listeners. Return the progress.
 
-        A trigger without a batch is kept, and reported as idle, only when the query has had nothing to do
-        for ten seconds (``spark.sql.streaming.noDataProgressEventInterval``), and then again every ten.
+        A trigger without a batch is kept, and reported as idle, only after the query has had nothing to do
+        for ten seconds (``spark.sql.streaming.noDataProgressEventInterval``), and then every ten seconds.
         """
         progress = self._progress(
             batch_id,
@@ -179,14 +182,14 @@ class ProgressReporter:
         )
         now_ms = self._clock.now_ms()
         if has_executed:
-            self._last_said_ms = now_ms
+            self._last_reported_ms = now_ms
             self._keep(progress)
             self._post(query_progressed(progress))
-        elif self._last_said_ms is None:  # nothing has ever been there: no news for listeners
-            self._last_said_ms = now_ms
+        elif self._last_reported_ms is None:  # the first trigger had no data: no news for listeners
+            self._last_reported_ms = now_ms
             self._keep(progress)
-        elif now_ms - self._last_said_ms >= self._no_data_interval_ms:
-            self._last_said_ms = now_ms
+        elif now_ms - self._last_reported_ms >= self._no_data_interval_ms:
+            self._last_reported_ms = now_ms
             self._keep(progress)
             self._post(query_idle(self._query_id, self._run_id, self._start_ms))
         self._last_start_ms = self._start_ms
@@ -212,7 +215,7 @@ class ProgressReporter:
         )
 
         def rates(rows: int) -> dict[str, float]:
-            # records / ms * (ms/s) = records/s; before the first trigger lies an endless time
+            # records / ms * (ms/s) = records/s; the first trigger has no trigger before it
             arrived = 0.0 if since_last_ms is None else rows / since_last_ms * 1000
             return {
                 "inputRowsPerSecond": round(arrived, 1),
@@ -257,7 +260,7 @@ class ProgressReporter:
                 for name, row in observed.items()
             }
         progress = StreamingQueryProgress.fromJson(value)
-        if observed:  # JSON has no dates and no decimals; the rows as they are have them
+        if observed:  # JSON has no dates and decimals: hand out the rows themselves
             progress["observedMetrics"] = dict(observed)
         return progress
 

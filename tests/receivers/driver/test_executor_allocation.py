@@ -6,7 +6,7 @@ import pytest
 
 from tests.receivers.driver.fake_cluster import FakeCluster, batch, numbered
 from tidemill.common.clock import ManualClock
-from tidemill.errors import SetupError
+from tidemill.errors import OptionError
 from tidemill.progress.listener_bus import ListenerBus
 from tidemill.receivers.driver.executor_allocation import (
     AllocationSettings,
@@ -239,7 +239,7 @@ def test_settings_are_read_by_sparks_names() -> None:
     ],
 )
 def test_settings_that_cannot_be_are_refused(conf: dict[str, str], message: str) -> None:
-    with pytest.raises(SetupError, match=message):
+    with pytest.raises(OptionError, match=message):
         AllocationSettings.from_conf({f"{STREAMING}.{key}": text for key, text in conf.items()})
 
 
@@ -254,7 +254,7 @@ def test_settings_that_cannot_be_are_refused(conf: dict[str, str], message: str)
     ],
 )
 def test_nothing_is_refused(name: str) -> None:
-    with pytest.raises(SetupError, match="must be more than 0, not 0"):
+    with pytest.raises(OptionError, match="must be more than 0, not 0"):
         AllocationSettings(**{name: 0})  # type: ignore[arg-type]
 
 
@@ -263,10 +263,10 @@ BOTH = {"spark.dynamicAllocation.enabled": "true", f"{STREAMING}.enabled": "true
 
 def test_sparks_own_allocation_beside_ours_is_refused() -> None:
     with pytest.raises(
-        SetupError, match=r"both true.*set spark\.dynamicAllocation\.enabled to false"
+        OptionError, match=r"both true.*set spark\.dynamicAllocation\.enabled to false"
     ):
         AllocationSettings.from_conf({"spark.master": "yarn", **BOTH})
-    with pytest.raises(SetupError, match="both true"):
+    with pytest.raises(OptionError, match="both true"):
         AllocationSettings.from_conf({"spark.master": "local-cluster[2,1,512]", **BOTH})
 
 

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from tests.checkpoint.drawings import drawings, files_in
 from tidemill.checkpoint.local_storage import LocalStorage
-from tidemill.errors import DamagedCheckpointError, SetupError
+from tidemill.errors import DamagedCheckpointError, OptionError
 from tidemill.sources.files import spark_file_log
 from tidemill.sources.files.spark_file_log import FileEntry, FileLogSettings, SparkFileLog
 from tidemill.testing import ManualClock
@@ -191,7 +191,7 @@ def test_settings_have_spark_s_names() -> None:
         "spark.sql.streaming.fileSource.log.deletion": "false",
     }
     assert FileLogSettings.read(given_settings) == FileLogSettings(3, False, 90_000, 100)
-    with pytest.raises(SetupError, match=r"compactInterval is '0'"):
+    with pytest.raises(OptionError, match=r"compactInterval is '0'"):
         FileLogSettings.read({"spark.sql.streaming.fileSource.log.compactInterval": "0"})
 
 

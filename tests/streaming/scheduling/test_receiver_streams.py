@@ -22,7 +22,7 @@ from tidemill.checkpoint.write_ahead_log import LogWriter
 from tidemill.common.clock import ManualClock
 from tidemill.common.rpc import server as rpc_server
 from tidemill.common.rpc.client import RpcClient
-from tidemill.errors import DamagedCheckpointError, RpcUnavailableError, SetupError
+from tidemill.errors import DamagedCheckpointError, OptionError, RpcUnavailableError, SetupError
 from tidemill.progress.listener_bus import ListenerBus
 from tidemill.receivers.blocks.files import SHARED_MEMORY
 from tidemill.receivers.driver import running_receivers
@@ -245,7 +245,7 @@ def test_rates_reach_receivers(it: World) -> None:
 )
 def test_a_setting_that_cannot_be_read_leaves_nothing_behind(it: World, key: str) -> None:
     it.conf[key] = "nonsense"
-    with pytest.raises(SetupError, match=key):
+    with pytest.raises(OptionError, match=key):
         it.receivers()
     assert (it.servers, it.folders()) == ([], [])
 
@@ -318,5 +318,5 @@ def test_settings_that_contradict_each_other_are_refused_before_anything_starts(
         "spark.streaming.dynamicAllocation.enabled": "true",
     }
     start = stream_start_on(FakeCluster([]), ManualClock(), monkeypatch, conf)
-    with pytest.raises(SetupError, match="both true"):
+    with pytest.raises(OptionError, match="both true"):
         start.run(ListenerBus("test"), lambda _: None)

@@ -32,7 +32,7 @@ from tidemill.common.config import (
     boolean,
 )
 from tidemill.common.recurring_timer import RecurringTimer
-from tidemill.errors import SetupError
+from tidemill.errors import OptionError
 from tidemill.progress.events import BatchCompleted
 from tidemill.spark.session.executor_info import ExecutorInfo
 
@@ -75,7 +75,7 @@ class AllocationSettings:
             )
             enabled = False
         if enabled and CORE_ENABLED.read(conf):
-            raise SetupError(
+            raise OptionError(
                 f"{CORE_ENABLED.key} and {DYNAMIC_ALLOCATION_ENABLED.key} are both true, and would undo "
                 f"each other's decisions: set {CORE_ENABLED.key} to false to let the stream decide, or "
                 f"{DYNAMIC_ALLOCATION_ENABLED.key} to false to leave it to Spark."
@@ -98,20 +98,22 @@ class AllocationSettings:
             (DYNAMIC_ALLOCATION_MAX_EXECUTORS, self.max_executors),
         ):
             if value is not None and not value > 0:
-                raise SetupError(f"{setting.key} must be more than 0, not {value}")
+                raise OptionError(f"{setting.key} must be more than 0, not {value}", setting.key)
         if self.scaling_up_ratio <= self.scaling_down_ratio:
-            raise SetupError(
+            raise OptionError(
                 f"{DYNAMIC_ALLOCATION_SCALING_UP_RATIO.key} ({self.scaling_up_ratio}) must be more than "
-                f"{DYNAMIC_ALLOCATION_SCALING_DOWN_RATIO.key} ({self.scaling_down_ratio})"
+                f"{DYNAMIC_ALLOCATION_SCALING_DOWN_RATIO.key} ({self.scaling_down_ratio})",
+                DYNAMIC_ALLOCATION_SCALING_UP_RATIO.key,
             )
         if (
             self.min_executors is not None
             and self.max_executors is not None
             and self.min_executors > self.max_executors
         ):
-            raise SetupError(
+            raise OptionError(
                 f"{DYNAMIC_ALLOCATION_MIN_EXECUTORS.key} ({self.min_executors}) must not be more than "
-                f"{DYNAMIC_ALLOCATION_MAX_EXECUTORS.key} ({self.max_executors})"
+                f"{DYNAMIC_ALLOCATION_MAX_EXECUTORS.key} ({self.max_executors})",
+                DYNAMIC_ALLOCATION_MIN_EXECUTORS.key,
             )
 
 
