@@ -8,8 +8,9 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from tidemill.batches.sink import APPEND, COMPLETE, Sink, SinkRuntime
+from tidemill.batches.sink import Sink, SinkRuntime
 from tidemill.checkpoint.local_storage import LocalStorage
+from tidemill.common.output_modes import APPEND, COMPLETE
 
 SCHEMA = "k long, v string"
 

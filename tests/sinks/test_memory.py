@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.sinks.output import FakeQuery, sorted_rows
-from tidemill.batches.sink import COMPLETE, UPDATE
+from tidemill.common.output_modes import COMPLETE, UPDATE
 from tidemill.errors import CheckpointError, UsageError
 from tidemill.sinks.memory import MemorySink
 

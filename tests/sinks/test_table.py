@@ -7,7 +7,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.sinks.output import FakeQuery, sorted_rows
-from tidemill.batches.sink import APPEND
+from tidemill.common.output_modes import APPEND
 from tidemill.errors import CheckpointError, UnsupportedError, UsageError
 from tidemill.sinks.table import TableSink
 

@@ -14,6 +14,7 @@ from pyspark.sql.streaming.listener import StreamingQueryProgress
 
 from tidemill.common.clock import Clock
 from tidemill.progress.listener_bus import ListenerBus
+from tidemill.sql.verify.report import Verification
 
 
 class FakeExecution:
@@ -39,6 +40,7 @@ class FakeExecution:
         self.made_of = {**locals()}
         self.name = name
         self.checkpoint = Path(checkpoint_location)
+        self.has_temporary_checkpoint = "tidemill-temporary-checkpoint-" in checkpoint_location
         self.run_id = str(uuid.uuid4())
         self.is_active = True
         self.bus = bus
@@ -87,5 +89,5 @@ class FakeExecution:
     def explain(self, extended: bool) -> str:
         return f"the plan{', extended' if extended else ''}"
 
-    def verify(self) -> object:
-        return "verified"
+    def verify(self) -> Verification:
+        return Verification(0, 0, compared_with="a fake")

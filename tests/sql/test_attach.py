@@ -165,7 +165,7 @@ def read_now(session: SparkSession, monkeypatch: pytest.MonkeyPatch) -> DataFram
     """Attach the session; its streams have three rows now."""
     snapshot = type(sys)("tidemill.sql.verify.snapshot")
     now = session.range(3)
-    snapshot.batch_dataframe = lambda df: now  # type: ignore[attr-defined]
+    snapshot.snapshot_until_now = lambda df: now  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "tidemill.sql.verify.snapshot", snapshot)
     attach.attach(session)
     return now

@@ -91,7 +91,7 @@ def test_a_temporary_checkpoint_is_deleted_unless_the_query_failed(faked: Faked)
     for _ in range(3):
         start(session)
     assert all(each.checkpoint.is_dir() for each in made)
-    assert all(each.made_of["is_temporary_checkpoint"] for each in made)
+    assert all(each.has_temporary_checkpoint for each in made)
     made[0].end()
     made[1].end(RuntimeError("broken"))
     session.conf.set("spark.sql.streaming.forceDeleteTempCheckpointLocation", True)
@@ -108,7 +108,7 @@ def test_the_session_has_a_directory_for_all_checkpoints(faked: Faked, tmp_path:
     assert made[0].checkpoint == tmp_path / "totals"
     assert made[1].checkpoint.parent == tmp_path
     assert made[2].checkpoint == tmp_path / "mine"
-    assert not any(each.made_of["is_temporary_checkpoint"] for each in made)
+    assert not any(each.has_temporary_checkpoint for each in made)
 
 
 def test_files_need_a_checkpoint(faked: Faked, tmp_path: Path) -> None:
@@ -200,7 +200,7 @@ def test_what_a_query_is_asked_reaches_its_execution(
     query.explain()
     query.explain(True)
     assert capsys.readouterr().out == "the plan\nthe plan, extended\n"
-    assert query.verify() == "verified"
+    assert query.verify().compared_with == "a fake"
     assert query.status["message"] == "Stopped"
     assert query.lastProgress is None
     query.stop(graceful=True, timeout=5)

@@ -79,7 +79,7 @@ def test_all_of_it_can_be_said_in_start(faked: Faked, tmp_path: Path) -> None:
 def test_sinks_without_files_need_no_checkpoint(faked: Faked, format_name: str, sink: str) -> None:
     session, made = faked
     writer(session).format(format_name).queryName("t").start()
-    assert made[0].made_of["is_temporary_checkpoint"]
+    assert made[0].has_temporary_checkpoint
     assert made[0].made_of["sink"].description().startswith(sink)
 
 

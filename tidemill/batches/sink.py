@@ -7,15 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from tidemill.common.output_modes import ALL_MODES
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from tidemill.checkpoint.storage import Storage
-
-APPEND = "append"
-COMPLETE = "complete"
-UPDATE = "update"
-ALL_MODES = (APPEND, COMPLETE, UPDATE)
 
 
 @dataclass(frozen=True)

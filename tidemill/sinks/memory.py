@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tidemill.batches.sink import COMPLETE, BatchOutput, Sink, SinkRuntime
+from tidemill.batches.sink import BatchOutput, Sink, SinkRuntime
+from tidemill.common.output_modes import COMPLETE
 from tidemill.errors import CheckpointError, IllegalStateError, SinkError
 from tidemill.spark.session.memory_table import MemoryTable
 

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.types import StructType
 
-from tidemill.batches.sink import APPEND, BatchOutput, Sink, SinkRuntime
+from tidemill.batches.sink import BatchOutput, Sink, SinkRuntime
 from tidemill.common.clock import Clock
+from tidemill.common.output_modes import APPEND
 from tidemill.errors import IllegalStateError, SinkError, UnsupportedError
 from tidemill.sinks.files.file_sink import FileSink, check_columns, schema_of
 from tidemill.sinks.files.file_sink_options import FileSinkOptions

@@ -1,9 +1,10 @@
-"""Moving the streaming queries of a session onto Tidemill, and back.
+"""Runs the streaming queries of a session on Tidemill, or on Spark again.
 
 ::
 
     spark = tidemill.attach(SparkSession.builder.getOrCreate())     # or: tidemill.session("app")
-    spark.readStream...                                             # Tidemill's from now on
+    spark.readStream...                                             # runs on Tidemill
+    tidemill.detach(spark)                                          # and from here on Spark
 """
 
 from __future__ import annotations
@@ -22,17 +23,17 @@ if TYPE_CHECKING:
 
 
 def attach(spark: SparkSession) -> SparkSession:
-    """Let Tidemill run the streaming queries of this session. Gives the session back.
+    """Let Tidemill run the streaming queries of this session. Returns the session.
 
     From now on ``spark.readStream``, ``df.writeStream`` and ``spark.streams`` are Tidemill's, and
-    ``df.show()``, ``count()`` and ``collect()`` of a stream show what there is now; everything else stays
-    Spark's, and so do other sessions (``spark.newSession()``). A session that is attached stays as it is.
+    ``df.show()``, ``count()`` and ``collect()`` on a stream show the rows it has now. Everything else stays
+    Spark's, and so do other sessions (``spark.newSession()``). Attaching a session again changes nothing.
     """
     _require_classic(spark)
     from tidemill.spark.session.patches import SessionHooks, attach_hooks, hooks_of
     from tidemill.spark.session.session import use_this_python, warn_if_slow
     from tidemill.sql.query_manager import StreamingQueryManager
-    from tidemill.sql.verify.batch_reads import readable_now
+    from tidemill.sql.verify.batch_reads import dataframe_for_action
 
     if hooks_of(spark) is None:
         warn_if_slow(spark.sparkContext)
@@ -44,7 +45,7 @@ def attach(spark: SparkSession) -> SparkSession:
                 read_stream=_reader,
                 streams=lambda _: manager,
                 write_stream=_writer,
-                for_action=readable_now,
+                for_action=dataframe_for_action,
                 before_stop=manager.stop_all,
             ),
         )
@@ -52,10 +53,10 @@ def attach(spark: SparkSession) -> SparkSession:
 
 
 def detach(spark: SparkSession) -> SparkSession:
-    """Leave streaming to Spark again. Gives the session back.
+    """Let Spark run the streaming queries of this session again. Returns the session.
 
-    Streams that were made in between belong to Tidemill and can no longer be started. Refused while queries
-    run, because nothing would be left to stop them with.
+    Stop all queries first: a detached session could no longer stop them, so ``detach`` refuses while one
+    runs. Streams made while the session was attached are Tidemill's and cannot be started any more.
     """
     _require_classic(spark)
     from tidemill.spark.session.patches import detach_hooks, hooks_of
@@ -82,11 +83,11 @@ def session(
     *,
     quiet: bool = False,
 ) -> SparkSession:
-    """The running session, or a new one with the settings that make small batches fast; attached.
+    """Return the running session, or a new one with the settings that make small batches fast; attached.
 
-    A setting that you made anywhere (in ``config``, in ``spark-defaults.conf``, on the command line of
-    ``spark-submit``) stays as it is. ``quiet`` keeps Spark's log off the terminal: it goes to a file
-    whose name is in the ``tidemill.spark.log`` setting of the session.
+    Your own settings (in ``config``, in ``spark-defaults.conf``, on the command line of ``spark-submit``)
+    win. ``quiet`` keeps Spark's log off the terminal: it goes to a file whose name is in the session's
+    setting ``tidemill.spark.log``.
 
     ::
 

@@ -1,88 +1,88 @@
-"""A running query, as its user sees it.
+"""The handle of a query that has been started.
 
 ::
 
     query = df.writeStream.format("console").start()
     query.awaitTermination(60)
-    query.stop(graceful=True)     # finish what has arrived, then stop
+    query.stop(graceful=True)     # process everything that has arrived, then stop
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from pyspark.errors import PySparkValueError
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery as PySparkStreamingQuery
 
+from tidemill.sql.argument_checks import require_timeout
 from tidemill.sql.query_errors import QueryFailedError, text_of
+
+if TYPE_CHECKING:
+    from tidemill.sql.verify.report import Verification
 
 __all__ = ["QueryExecution", "StreamingQuery"]
 
 
 class QueryExecution(Protocol):
-    """What runs a query. Made by :class:`tidemill.sql.query_manager.StreamingQueryManager`::
+    """Runs one query. :class:`tidemill.sql.query_manager.StreamingQueryManager` makes it::
 
-        MicroBatchExecution(session, df, name, checkpoint_location, is_temporary_checkpoint, sink,
-                            output_mode, trigger, options, clock, bus, on_terminated)
+        MicroBatchExecution(session, df, name, checkpoint_location, sink, output_mode, trigger, options,
+                            clock, bus, on_terminated)
 
-    The constructor compiles the query and refuses what cannot run; it takes nothing that has to be given
-    back, because :meth:`start` may never be called. The manager announces the query (``QueryStarted``)
-    before :meth:`start` and its end (``QueryTerminated``) inside ``on_terminated``; the execution posts
-    progress and idleness to ``bus``.
+    The constructor compiles the query and refuses a query that cannot run. It acquires nothing that must be
+    released, because :meth:`start` may never be called. The manager announces the query
+    (``QueryStarted``) before :meth:`start`, and its end (``QueryTerminated``) inside ``on_terminated``; the
+    execution posts progress and idleness to ``bus``.
 
-    ``on_terminated(execution)`` is called once, on the query's own thread, after everything has been
-    released (sources, sink, checkpoint) and ``is_active`` is False, and before :meth:`await_termination`
+    The execution calls ``on_terminated(execution)`` once, on the query's own thread: after it has released
+    everything (sources, sink, checkpoint) and ``is_active`` is False, and before :meth:`await_termination`
     and :meth:`stop` return in any other thread.
     """
 
     @property
     def id(self) -> str:
-        """The same through all restarts: from the checkpoint's ``metadata``. A UUID."""
+        """The query's id, a UUID from the checkpoint's ``metadata``: the same after every restart."""
 
     @property
     def run_id(self) -> str:
-        """Another one for each start. A UUID."""
+        """The id of this run: a new UUID at every start."""
 
     @property
     def name(self) -> str | None: ...
 
     @property
     def is_active(self) -> bool:
-        """True from the constructor on, until the query has ended."""
+        """True from construction until the query has ended."""
 
     def start(self) -> None:
-        """Begin, on a thread of its own. Returns when the query is set up, or raises why it cannot be."""
+        """Start the query's thread. Returns when the query is set up, or raises why it cannot be."""
 
     def status(self) -> dict[str, Any]:
-        """``{"message": str, "isDataAvailable": bool, "isTriggerActive": bool}``."""
+        """Return ``{"message": str, "isDataAvailable": bool, "isTriggerActive": bool}``."""
 
     def recent_progress(self) -> list[StreamingQueryProgress]:
-        """The oldest first."""
+        """Return the progress of the last triggers, the oldest first."""
 
     def exception(self) -> BaseException | None:
-        """What the query has ended with, or None. A ``BatchError`` where a batch has failed."""
+        """Return the error that ended the query, or None. A failed batch gives a ``BatchError``."""
 
     def await_termination(self, timeout_s: float | None) -> bool:
-        """Wait for the end. False if the time is up. Raises nothing of the query's."""
+        """Wait for the end; return False when the time is up. Never raises the query's own error."""
 
     def process_all_available(self) -> None:
-        """Wait until all that has arrived before the call is in the sink, or the query has ended."""
+        """Wait until everything that arrived before the call is in the sink, or the query has ended."""
 
     def stop(self, graceful: bool, timeout_s: float | None) -> None:
-        """End the query and wait for it, at most ``timeout_s`` (``StopTimeoutError``). Idempotent."""
+        """End the query and wait for it, or raise ``StopTimeoutError`` after ``timeout_s``. Idempotent."""
 
     def explain(self, extended: bool) -> str: ...
 
-    def verify(self) -> object: ...
-
-
-Terminated = Callable[[QueryExecution], None]
+    def verify(self) -> Verification:
+        """Compare the stream's result with the batch query, between two batches or after the end."""
 
 
 class StreamingQuery(PySparkStreamingQuery):
-    """A query that has been started: ``df.writeStream.start()``. All methods are safe for threads."""
+    """Controls a query that ``df.writeStream.start()`` has started. All methods are thread-safe."""
 
     def __init__(self, execution: QueryExecution) -> None:
         self._execution = execution
@@ -95,12 +95,12 @@ class StreamingQuery(PySparkStreamingQuery):
 
     @property
     def runId(self) -> str:
-        """The id of this run."""
+        """The id of this run: a new one at every start."""
         return self._execution.run_id
 
     @property
     def name(self) -> str:
-        """What ``queryName`` said, or None."""
+        """The name from ``queryName``, or None."""
         return self._execution.name  # type: ignore[return-value]  # PySpark's type; None there as well
 
     @property
@@ -108,15 +108,11 @@ class StreamingQuery(PySparkStreamingQuery):
         return self._execution.is_active
 
     def awaitTermination(self, timeout: float | None = None) -> bool | None:
-        """Wait until the query ends, at most ``timeout`` seconds.
+        """Wait until the query ends, at most ``timeout`` seconds, and raise the error that ended it.
 
-        With a timeout: True if it has ended, False if it still runs. Raises what the query has ended with.
+        With a timeout, return True if the query has ended and False if it still runs.
         """
-        if timeout is not None and (not isinstance(timeout, (int, float)) or timeout <= 0):
-            raise PySparkValueError(
-                errorClass="VALUE_NOT_POSITIVE",
-                messageParameters={"arg_name": "timeout", "arg_value": type(timeout).__name__},
-            )
+        require_timeout(timeout)
         ended = self._execution.await_termination(timeout)
         if ended:
             self._raise_failure()
@@ -124,12 +120,12 @@ class StreamingQuery(PySparkStreamingQuery):
 
     @property
     def status(self) -> dict[str, Any]:
-        """``{"message": "Waiting for next trigger", "isDataAvailable": False, "isTriggerActive": False}``."""
+        """The status, as ``{"message": "Waiting for next trigger", "isDataAvailable": False, ...}``."""
         return self._execution.status()
 
     @property
     def recentProgress(self) -> list[StreamingQueryProgress]:
-        """What the last triggers did, the oldest first: ``spark.sql.streaming.numRecentProgressUpdates``."""
+        """The progress of the last triggers (``spark.sql.streaming.numRecentProgressUpdates``), by time."""
         return self._execution.recent_progress()
 
     @property
@@ -138,19 +134,19 @@ class StreamingQuery(PySparkStreamingQuery):
         return recent[-1] if recent else None
 
     def processAllAvailable(self) -> None:
-        """Wait until all that is there now has been written to the sink. For tests and notebooks.
+        """Wait until everything available now is in the sink. For tests and notebooks.
 
-        Batches run at once, one after the other: nobody waits for the trigger's interval, or for a manual
+        Batches run at once, one after the other, without waiting for the trigger's interval or for a manual
         clock to move.
         """
         self._execution.process_all_available()
         self._raise_failure()
 
     def stop(self, graceful: bool = False, timeout: float | None = None) -> None:
-        """End the query, and wait until it has ended, at most ``timeout`` seconds.
+        """End the query and wait until it has ended, at most ``timeout`` seconds.
 
-        A batch that runs is abandoned, and run again when the query restarts. With ``graceful`` everything
-        that has arrived until now is processed and committed first.
+        A running batch is abandoned; it runs again when the query restarts. With ``graceful`` the query first
+        processes and commits everything that has arrived until now.
         """
         self._execution.stop(graceful, timeout)
 
@@ -159,16 +155,22 @@ class StreamingQuery(PySparkStreamingQuery):
         print(self._execution.explain(extended))  # noqa: T201
 
     def exception(self) -> QueryFailedError | None:
-        """What the query has ended with, the user's own traceback first. None while all is well."""
+        """Return the error that ended the query, the user's own traceback first, or None."""
         error = self._execution.exception()
         if error is None:
             return None
         if self._failure is None or self._failure.cause is not error:
-            self._failure = as_failure(self._execution, error)
+            self._failure = QueryFailedError(
+                text_of(error),
+                query_id=self.id,
+                run_id=self.runId,
+                query_name=self.name,
+                cause=error,
+            )
         return self._failure
 
-    def verify(self) -> object:
-        """Run the query as a batch over all that has been consumed, and compare with what the stream made."""
+    def verify(self) -> Verification:
+        """Run the query as a batch over everything it has consumed, and compare with the stream's result."""
         return self._execution.verify()
 
     def _raise_failure(self) -> None:
@@ -179,14 +181,3 @@ class StreamingQuery(PySparkStreamingQuery):
     def __repr__(self) -> str:
         named = f" {self.name!r}" if self.name else ""
         return f"<StreamingQuery{named} {self.id}, {'active' if self.isActive else 'ended'}>"
-
-
-def as_failure(execution: QueryExecution, error: BaseException) -> QueryFailedError:
-    """An error of an execution, as PySpark's programs expect it."""
-    return QueryFailedError(
-        text_of(error),
-        query_id=execution.id,
-        run_id=execution.run_id,
-        query_name=execution.name,
-        cause=error,
-    )

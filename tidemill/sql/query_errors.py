@@ -1,10 +1,13 @@
-"""Errors of queries: Tidemill's own, and of PySpark's types as well.
+"""The errors of queries, which are errors of Tidemill and of PySpark at once.
 
-A program that was written against PySpark catches ``AnalysisException``, ``IllegalArgumentException`` and
-``StreamingQueryException``, and it goes on catching them.
+A program written against PySpark catches ``AnalysisException``, ``IllegalArgumentException`` and
+``StreamingQueryException``; it catches these errors with the same ``except`` clauses.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from pyspark.errors import (
     AnalysisException,
@@ -13,11 +16,19 @@ from pyspark.errors import (
     StreamingQueryException,
 )
 
-from tidemill.errors import BatchError, OptionError, QueryError, TidemillError
+from tidemill.errors import (
+    BatchError,
+    OptionError,
+    QueryError,
+    SinkError,
+    SourceError,
+    TidemillError,
+    UsageError,
+)
 
 
 class QueryArgumentError(OptionError, IllegalArgumentException):
-    """A value that a reader, a writer or a query manager was given cannot be used."""
+    """A reader, a writer or a query manager cannot use a value that the program passed."""
 
     def __init__(self, message: str, option: str = "") -> None:
         PySparkException.__init__(self, message=message)
@@ -25,11 +36,27 @@ class QueryArgumentError(OptionError, IllegalArgumentException):
 
 
 class QueryAnalysisError(QueryError, AnalysisException):
-    """The query as a whole cannot be run as it is written."""
+    """The query as a whole cannot run as it is written."""
 
     def __init__(self, message: str, operation: str = "") -> None:
         PySparkException.__init__(self, message=message)
         self.operation = operation
+
+
+class QuerySourceError(SourceError, AnalysisException):
+    """A source of the query cannot be read as the program asks."""
+
+    def __init__(self, message: str, source: str = "") -> None:
+        PySparkException.__init__(self, message=message)
+        self.source = source
+
+
+class QuerySinkError(SinkError, AnalysisException, IllegalArgumentException):
+    """The sink cannot write what the query asks. Spark raises the one type or the other; this is both."""
+
+    def __init__(self, message: str, sink: str = "") -> None:
+        PySparkException.__init__(self, message=message)
+        self.sink = sink
 
 
 class QueryFailedError(TidemillError, StreamingQueryException):
@@ -59,8 +86,29 @@ class QueryFailedError(TidemillError, StreamingQueryException):
         return self._text  # PySpark would begin with the condition
 
 
+@contextmanager
+def raised_as_pyspark() -> Iterator[None]:
+    """Raise a usage error from below as the class above that has the same culprit."""
+    try:
+        yield
+    except UsageError as error:
+        if isinstance(error, PySparkException):
+            raise
+        message = str(error)
+        match error:
+            case OptionError():
+                raise QueryArgumentError(message, error.option) from None
+            case SourceError():
+                raise QuerySourceError(message, error.source) from None
+            case SinkError():
+                raise QuerySinkError(message, error.sink) from None
+            case QueryError():
+                raise QueryAnalysisError(message, error.operation) from None
+        raise
+
+
 def text_of(error: BaseException) -> str:
-    """What a user reads first: the frames of their own code, not ours, and the error."""
+    """Return what a user should read first: the frames of their own code and the error, not our frames."""
     if isinstance(error, BatchError):
         return str(error)
     if isinstance(error, TidemillError):
@@ -71,11 +119,11 @@ def text_of(error: BaseException) -> str:
 
 
 def condition_of(error: BaseException) -> str | None:
-    """The error condition that Spark gives an error, such as ``DIVIDE_BY_ZERO``."""
+    """Return Spark's name for the error's condition, such as ``DIVIDE_BY_ZERO``, or None."""
     inner = error.cause if isinstance(error, (BatchError, QueryFailedError)) else error
     if not isinstance(inner, PySparkException):
         return None
     try:
         return inner.getCondition()
-    except Exception:  # the JVM has gone away, and with it the exception object
+    except Exception:  # the JVM has gone away, and the exception object with it
         return None

@@ -1,4 +1,4 @@
-"""All queries of a session: ``spark.streams`` of an attached session."""
+"""``spark.streams`` of an attached session: all its queries."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import logging
 import threading
 import uuid
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pyspark.errors import PySparkTypeError, PySparkValueError
 from pyspark.sql.streaming.listener import StreamingQueryListener
 from pyspark.sql.streaming.query import StreamingQueryManager as PySparkStreamingQueryManager
 
@@ -16,8 +16,10 @@ from tidemill.checkpoint.batch_log import BatchLog
 from tidemill.checkpoint.storage import open_storage
 from tidemill.common.clock import Clock, SystemClock
 from tidemill.common.options import Options
+from tidemill.common.output_modes import APPEND
 from tidemill.progress.listener_bus import ListenerBus
 from tidemill.progress.query_events import query_started, query_terminated
+from tidemill.sql.argument_checks import require_timeout, wrong_type
 from tidemill.sql.execution import checkpoint_location
 from tidemill.sql.execution.checkpoint_location import CheckpointLocation
 from tidemill.sql.execution.query_shutdown import QueryShutdown
@@ -33,57 +35,60 @@ if TYPE_CHECKING:
 __all__ = ["StreamingQueryManager"]
 
 LISTENERS_TIMEOUT_S = 10.0
-"""``start()`` returns when listeners know of the query, or after this time if they are slow."""
+"""The longest that ``start()`` waits for slow listeners to hear of the query."""
 
 STOP_TIMEOUT_S = 30.0
-"""``spark.stop()`` waits for a query no longer than this."""
+"""The longest that ``spark.stop()`` waits for each query to end."""
 
 logger = logging.getLogger(__name__)
 
 ExecutionFactory = Callable[..., QueryExecution]
-"""``MicroBatchExecution``, by its parameters' names."""
+"""``MicroBatchExecution``, or a class that takes the same keyword arguments."""
 
 
-class _Checkpoints:
-    """Which checkpoints are in use in this process, by queries of whatever session."""
+class _CheckpointLocks:
+    """Keeps a checkpoint to one query at a time, among all sessions of this process.
+
+    A lock's key is the directory or the id in it: a copy of a directory has the same id.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._holders: dict[str, str] = {}
 
-    def take(self, keys: list[str], who: str) -> None:
+    def acquire(self, keys: list[str], query: str) -> None:
+        """Lock all keys for a query, or raise the error that names the query which holds one of them."""
         with self._lock:
             for key in keys:
                 holder = self._holders.get(key)
                 if holder is not None:
                     raise QueryArgumentError(
                         f"the checkpoint of this query is in use by {holder}, which is still active: stop "
-                        "that one first, with its stop(), or give this query a checkpointLocation of its own"
+                        "that one first, with its stop(), or give this query a checkpointLocation of its own",
+                        option=checkpoint_location.OPTION,
                     )
-            self._holders.update(dict.fromkeys(keys, who))
+            self._holders.update(dict.fromkeys(keys, query))
 
-    def give_back(self, keys: list[str]) -> None:
+    def release(self, keys: list[str]) -> None:
         with self._lock:
             for key in keys:
                 self._holders.pop(key, None)
 
 
-_checkpoints = _Checkpoints()
+_checkpoint_locks = _CheckpointLocks()
 
 
-class _Run:
-    """One active query, and what has to be given back when it ends."""
+@dataclass(frozen=True)
+class _ActiveQuery:
+    """An active query, and the checkpoint to release when it ends."""
 
-    def __init__(
-        self, query: StreamingQuery, location: CheckpointLocation, taken: list[str]
-    ) -> None:
-        self.query = query
-        self.location = location
-        self.taken = taken
+    query: StreamingQuery
+    location: CheckpointLocation
+    lock_keys: list[str]
 
 
 class StreamingQueryManager(PySparkStreamingQueryManager):
-    """The queries of one session: which are active, waiting for any of them, listening to all of them.
+    """Lists the active queries of one session, waits for any of them, and tells listeners about all of them.
 
     ::
 
@@ -98,39 +103,36 @@ class StreamingQueryManager(PySparkStreamingQueryManager):
         self._bus_started = False
         self._listeners = 0
         self._changed = threading.Condition()
-        self._active: dict[str, _Run] = {}  # by run id, in the order of their starts
+        self._active: dict[str, _ActiveQuery] = {}  # by run id, in the order of their starts
         self._names: set[str] = set()
-        # What awaitAnyTermination answers: has a query ended since the last reset, and how.
+        # For awaitAnyTermination: whether a query has ended since the last reset, and its error.
         self._any_ended = False
         self._failure: QueryFailedError | None = None
         self._shutdown = QueryShutdown(spark, lambda: self.active)
 
-    # -- what users call ---------------------------------------------------------------------------
+    # -- for users ---------------------------------------------------------------------------------
 
     @property
     def active(self) -> list[StreamingQuery]:  # type: ignore[override]  # ours is one of PySpark's
         """The queries that run now, in the order of their starts."""
         with self._changed:
-            return [run.query for run in self._active.values()]
+            return [active.query for active in self._active.values()]
 
     def get(self, id: str) -> StreamingQuery | None:
-        """The active query with this id, or None."""
+        """Return the active query with this id, or None."""
         try:
             wanted = str(uuid.UUID(str(id)))
         except ValueError:
-            raise QueryArgumentError(f"Invalid UUID string: {id}") from None
+            raise QueryArgumentError(f"Invalid UUID string: {id}", option="id") from None
         return next((query for query in self.active if query.id == wanted), None)
 
     def awaitAnyTermination(self, timeout: float | None = None) -> bool | None:
-        """Wait until a query of this session has ended since the start or the last :meth:`resetTerminated`.
+        """Wait until a query of this session has ended since the start or the last :meth:`resetTerminated`,
+        and raise the error that ended it.
 
-        With a timeout, in seconds: True if one has, False if not. Raises what the query has ended with.
+        With a timeout, in seconds, return True if a query has ended and False if none has.
         """
-        if timeout is not None and (not isinstance(timeout, (int, float)) or timeout < 0):
-            raise PySparkValueError(
-                errorClass="VALUE_NOT_POSITIVE",
-                messageParameters={"arg_name": "timeout", "arg_value": type(timeout).__name__},
-            )
+        require_timeout(timeout, zero_allowed=True)
         with self._changed:
             ended = self._changed.wait_for(lambda: self._any_ended, timeout)
             failure = self._failure
@@ -139,22 +141,15 @@ class StreamingQueryManager(PySparkStreamingQueryManager):
         return None if timeout is None else ended
 
     def resetTerminated(self) -> None:
-        """Forget about the queries that have ended, so that :meth:`awaitAnyTermination` waits again."""
+        """Forget the queries that have ended, so that :meth:`awaitAnyTermination` waits again."""
         with self._changed:
             self._any_ended = False
             self._failure = None
 
     def addListener(self, listener: StreamingQueryListener) -> None:
-        """Tell the listener about every query of this session, on a thread of its own."""
+        """Tell the listener about every query of this session, on the listeners' own thread."""
         if not isinstance(listener, StreamingQueryListener):
-            raise PySparkTypeError(
-                errorClass="NOT_EXPECTED_TYPE",
-                messageParameters={
-                    "arg_name": "listener",
-                    "expected_type": "StreamingQueryListener",
-                    "arg_type": type(listener).__name__,
-                },
-            )
+            raise wrong_type("listener", "StreamingQueryListener", listener)
         self._start_bus()
         self._listeners += 1
         self._bus.add_listener(listener)
@@ -162,7 +157,7 @@ class StreamingQueryManager(PySparkStreamingQueryManager):
     def removeListener(self, listener: StreamingQueryListener) -> None:
         self._bus.remove_listener(listener)
 
-    # -- what writers call -------------------------------------------------------------------------
+    # -- for writers -------------------------------------------------------------------------------
 
     def start_query(
         self,
@@ -170,7 +165,7 @@ class StreamingQueryManager(PySparkStreamingQueryManager):
         *,
         sink: Sink,
         name: str | None = None,
-        output_mode: str = "append",
+        output_mode: str = APPEND,
         trigger: Trigger | None = None,
         options: Mapping[str, str] | None = None,
         clock: Clock | None = None,
@@ -178,21 +173,23 @@ class StreamingQueryManager(PySparkStreamingQueryManager):
     ) -> StreamingQuery:
         """Start a query.
 
-        1. Its name is free in this session, and now taken.
-        2. Its checkpoint is found, and not in use in this process.
-        3. The query is compiled: what cannot run is refused here.
-        4. It counts as active, and listeners are told.
-        5. It starts. Whatever fails from 2 on, everything is given back.
+        1. Reserve its name in this session.
+        2. Find its checkpoint and lock it in this process.
+        3. Compile the query, which refuses a query that cannot run.
+        4. List the query as active and tell listeners.
+        5. Start its thread.
+
+        When a step after 1 fails, the name, the lock and a temporary checkpoint are released.
         """
-        self._take_name(name)  # 1
+        self._reserve_name(name)  # 1
         location: CheckpointLocation | None = None
-        taken: list[str] = []
+        lock_keys: list[str] = []
         try:
             location = checkpoint_location.resolve(  # 2
                 self._spark, options or {}, name, may_use_temporary_checkpoint
             )
-            taken = self._take_checkpoint(location, name)
-            used_clock = SystemClock() if clock is None else clock
+            lock_keys = self._lock_checkpoint(location, name)
+            query_clock = SystemClock() if clock is None else clock
             execution = self._factory()(  # 3
                 session=self._spark,
                 df=df,
@@ -203,21 +200,21 @@ class StreamingQueryManager(PySparkStreamingQueryManager):
                 output_mode=output_mode,
                 trigger=ProcessingTime(0) if trigger is None else trigger,
                 options=Options(options),
-                clock=used_clock,
+                clock=query_clock,
                 bus=self._bus,
-                on_terminated=self._terminated,
+                on_terminated=self._end,
             )
         except BaseException:
-            self._give_back(name, location, taken, failed=False)
+            self._release(name, location, lock_keys, failed=False)
             raise
         query = StreamingQuery(execution)
         self._start_bus()
-        self._shutdown.watch()
+        self._shutdown.query_starts()
         with self._changed:  # 4
-            self._active[execution.run_id] = _Run(query, location, taken)
-        self._announce(execution, used_clock)
+            self._active[execution.run_id] = _ActiveQuery(query, location, lock_keys)
+        self._announce(execution, query_clock)
         try:
-            with checkpoint_location.usable(location):
+            with checkpoint_location.explained_errors(location):
                 execution.start()  # 5
         except BaseException as error:
             self._end(execution, error)
@@ -225,8 +222,9 @@ class StreamingQueryManager(PySparkStreamingQueryManager):
         return query
 
     def stop_all(self) -> None:
-        """``spark.stop()``: end all queries first, so that none of them fails of it. Their running batches
-        are abandoned, and run again when they are started from their checkpoints.
+        """End all queries before ``spark.stop()`` makes them fail.
+
+        Their running batches are abandoned and run again at the next start from their checkpoints.
         """
         for query in self.active:
             try:
@@ -238,10 +236,10 @@ class StreamingQueryManager(PySparkStreamingQueryManager):
         self.close()
 
     def close(self) -> None:
-        """The session is detached: listeners hear no more."""
+        """Stop telling listeners: the session is detached or stopped."""
         self._bus.stop()
 
-    # -- inside ------------------------------------------------------------------------------------
+    # -- internal ----------------------------------------------------------------------------------
 
     def _factory(self) -> ExecutionFactory:
         if self._make_execution is None:
@@ -250,23 +248,25 @@ class StreamingQueryManager(PySparkStreamingQueryManager):
             self._make_execution = MicroBatchExecution
         return self._make_execution
 
-    def _take_name(self, name: str | None) -> None:
+    def _reserve_name(self, name: str | None) -> None:
         with self._changed:
             if name is None:
                 return
             if name in self._names:
                 raise QueryArgumentError(
                     f"Cannot start query with name {name} as a query with that name is already active in "
-                    f"this SparkSession: stop it first, or choose another queryName"
+                    f"this SparkSession: stop it first, or choose another queryName",
+                    option="queryName",
                 )
             self._names.add(name)
 
-    def _take_checkpoint(self, location: CheckpointLocation, name: str | None) -> list[str]:
+    def _lock_checkpoint(self, location: CheckpointLocation, name: str | None) -> list[str]:
         storage = open_storage(location.uri)
-        with checkpoint_location.usable(location):
+        with checkpoint_location.explained_errors(location):
             query_id = BatchLog(storage).read_stream_id()
         keys = [storage.uri, *([query_id] if query_id is not None else [])]
-        _checkpoints.take(keys, f"the query {name!r}" if name else f"a query on {storage.uri}")
+        query = f"the query {name!r}" if name else f"a query on {storage.uri}"
+        _checkpoint_locks.acquire(keys, query)
         return keys
 
     def _start_bus(self) -> None:
@@ -278,40 +278,38 @@ class StreamingQueryManager(PySparkStreamingQueryManager):
     def _announce(self, execution: QueryExecution, clock: Clock) -> None:
         started = query_started(execution.id, execution.run_id, execution.name, clock.now_ms())
         self._bus.post(started)
-        # As in Spark, start() returns when listeners have seen the event; inside a listener nobody could.
+        # As in Spark, start() returns when listeners have seen the event. A listener that starts a query
+        # would wait for itself.
         if self._listeners and not self._bus.is_current_thread():
             self._bus.wait_until_empty(LISTENERS_TIMEOUT_S)
 
-    def _terminated(self, execution: QueryExecution) -> None:
-        self._end(execution, None)
-
-    def _end(self, execution: QueryExecution, not_started: BaseException | None) -> None:
-        """An active query has ended, or could not be started. Idempotent."""
+    def _end(self, execution: QueryExecution, start_error: BaseException | None = None) -> None:
+        """Release and announce a query that has ended or, by ``start_error``, did not start. Idempotent."""
         with self._changed:
-            run = self._active.pop(execution.run_id, None)
-        if run is None:
+            ended = self._active.pop(execution.run_id, None)
+        if ended is None:
             return
-        failure = run.query.exception()
-        error: BaseException | None = not_started if failure is None else failure
-        self._give_back(execution.name, run.location, run.taken, failed=error is not None)
-        self._shutdown.rest()
+        failure = ended.query.exception()
+        error: BaseException | None = start_error if failure is None else failure
+        self._release(execution.name, ended.location, ended.lock_keys, failed=error is not None)
+        self._shutdown.query_ended()
         condition = None if error is None else condition_of(error)
         self._bus.post(query_terminated(execution.id, execution.run_id, error, condition))
         with self._changed:
-            # A query that ended well does not hide one that failed before.
+            # A query that ended without an error does not hide one that failed before.
             if not self._any_ended or failure is not None:
                 self._failure = failure
             self._any_ended = True
             self._changed.notify_all()
 
-    def _give_back(
+    def _release(
         self,
         name: str | None,
         location: CheckpointLocation | None,
-        taken: list[str],
+        lock_keys: list[str],
         failed: bool,
     ) -> None:
-        _checkpoints.give_back(taken)
+        _checkpoint_locks.release(lock_keys)
         if location is not None:
             checkpoint_location.discard(self._spark, location, failed)
         with self._changed:

@@ -6,16 +6,23 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pyspark.errors import PySparkException, PySparkTypeError, PySparkValueError
+from pyspark.errors import PySparkValueError
 from pyspark.sql.streaming.readwriter import DataStreamWriter as PySparkDataStreamWriter
 from pyspark.sql.utils import to_str
 
 from tidemill.common.clock import Clock
 from tidemill.common.options import Options
-from tidemill.errors import OptionError, SinkError, UnsupportedError, UsageError
+from tidemill.common.output_modes import APPEND, parse_output_mode
+from tidemill.errors import UnsupportedError
 from tidemill.spark.compiler.placeholder import streaming_sources
+from tidemill.sql.argument_checks import require_str, require_text, require_true, wrong_type
 from tidemill.sql.execution.triggers import AvailableNow, Once, ProcessingTime, Trigger, interval_ms
-from tidemill.sql.query_errors import QueryAnalysisError, QueryArgumentError
+from tidemill.sql.query_errors import (
+    QueryAnalysisError,
+    QueryArgumentError,
+    QuerySinkError,
+    raised_as_pyspark,
+)
 from tidemill.sql.rate_options import OF_EVERY_SOURCE
 
 if TYPE_CHECKING:
@@ -28,18 +35,17 @@ if TYPE_CHECKING:
 
 __all__ = ["DataStreamWriter"]
 
-MODES = ("append", "complete", "update")
 FOREACH = "foreach"
 FOREACH_BATCH = "foreachBatch"
 WITHOUT_CHECKPOINT = frozenset(
     {"console", "memory", "noop", FOREACH.lower(), FOREACH_BATCH.lower()}
 )
-"""Sinks that can do with a temporary checkpoint, as in Spark."""
+"""The formats that Spark, too, writes with a temporary checkpoint."""
 NEVER_PARTITIONED = frozenset({"memory", FOREACH.lower(), FOREACH_BATCH.lower()})
 
 
 class DataStreamWriter(PySparkDataStreamWriter):
-    """Says where the rows of a streaming DataFrame go, how and when, and starts the query::
+    """Starts a query: says where the rows of a streaming DataFrame go, how and when::
 
     query = (counts.writeStream.outputMode("complete").format("console")
              .trigger(processingTime="5 seconds").start())
@@ -48,7 +54,7 @@ class DataStreamWriter(PySparkDataStreamWriter):
     def __init__(self, df: DataFrame) -> None:
         self._df = df
         self._spark = df.sparkSession
-        self._output_mode = "append"
+        self._output_mode = APPEND
         self._format: str | None = None
         self._options = Options(error=QueryArgumentError)
         self._partition_by: list[str] | None = None
@@ -59,14 +65,10 @@ class DataStreamWriter(PySparkDataStreamWriter):
         self._clock: Clock | None = None
 
     def outputMode(self, outputMode: str) -> DataStreamWriter:
-        """``append``: rows that are final; ``update``: rows that changed; ``complete``: all rows."""
-        _require_text("outputMode", outputMode)
-        if outputMode.lower() not in MODES:
-            raise QueryArgumentError(
-                f"Invalid streaming output mode: {outputMode}. Accepted output modes are 'Append', "
-                "'Complete', 'Update'"
-            )
-        self._output_mode = outputMode.lower()
+        """Write rows once they are final (``append``), if they changed (``update``) or all (``complete``)."""
+        require_text("outputMode", outputMode)
+        with raised_as_pyspark():
+            self._output_mode = parse_output_mode(outputMode)
         return self
 
     def format(self, source: str) -> DataStreamWriter:
@@ -87,17 +89,17 @@ class DataStreamWriter(PySparkDataStreamWriter):
         return self
 
     def partitionBy(self, *cols: str) -> DataStreamWriter:  # type: ignore[override]  # PySpark overloads
-        """Write a folder for each value of these columns."""
-        self._partition_by = _names(cols)
+        """Write the rows into a folder for each value of these columns."""
+        self._partition_by = _column_names(cols)
         return self
 
     def clusterBy(self, *cols: str) -> DataStreamWriter:  # type: ignore[override]  # PySpark overloads
-        """Refused by :meth:`start`: no sink of files can cluster."""
-        self._cluster_by = _names(cols)
+        """Accept the columns; :meth:`start` refuses them, because no file sink can cluster."""
+        self._cluster_by = _column_names(cols)
         return self
 
     def queryName(self, queryName: str) -> DataStreamWriter:
-        _require_text("queryName", queryName)
+        require_text("queryName", queryName)
         self._query_name = queryName
         return self
 
@@ -110,22 +112,22 @@ class DataStreamWriter(PySparkDataStreamWriter):
         availableNow: bool | None = None,
         realTime: str | None = None,
     ) -> DataStreamWriter:
-        """Say when batches run. Without a trigger they follow each other without a pause."""
-        given = [processingTime, once, continuous, availableNow, realTime]
-        if given.count(None) != len(given) - 1:
+        """Choose when batches run. Without a trigger they follow each other without a pause."""
+        triggers = [processingTime, once, continuous, availableNow, realTime]
+        if triggers.count(None) != len(triggers) - 1:
             raise PySparkValueError(errorClass="ONLY_ALLOW_SINGLE_TRIGGER", messageParameters={})
         if processingTime is not None:
-            _require_text("processingTime", processingTime)
+            require_text("processingTime", processingTime)
             self._trigger = ProcessingTime(interval_ms(processingTime))
         elif once is not None:
-            _require_true("once", once)
+            require_true("once", once)
             self._trigger = Once()
         elif availableNow is not None:
-            _require_true("availableNow", availableNow)
+            require_true("availableNow", availableNow)
             self._trigger = AvailableNow()
         else:
             name = "continuous" if continuous is not None else "realTime"
-            _require_text(name, continuous if continuous is not None else realTime)
+            require_text(name, continuous if continuous is not None else realTime)
             raise UnsupportedError(
                 f"trigger({name}=...) is not supported: queries run in batches here. Use "
                 "trigger(processingTime='100 milliseconds'), or no trigger at all, which starts a batch as "
@@ -134,33 +136,27 @@ class DataStreamWriter(PySparkDataStreamWriter):
         return self
 
     def foreach(self, f: Any) -> DataStreamWriter:
-        """Call a function with each row, in tasks, or use an object with ``open``, ``process``, ``close``."""
+        """Call ``f`` with each row, in tasks; an object with ``open``, ``process``, ``close`` works too."""
         self._construct_foreach_function(f)  # PySpark's own checks
         self._format, self._function = FOREACH, f
         return self
 
     def foreachBatch(self, func: Callable[[DataFrame, int], Any]) -> DataStreamWriter:
-        """Call ``func(df, batch_id)`` on the driver with each batch as an ordinary DataFrame."""
+        """Call ``func(df, batch_id)`` on the driver, with each batch as an ordinary DataFrame."""
         if not callable(func):
-            raise PySparkTypeError(
-                errorClass="NOT_EXPECTED_TYPE",
-                messageParameters={
-                    "arg_name": "func",
-                    "expected_type": "function of a DataFrame and a batch id",
-                    "arg_type": type(func).__name__,
-                },
-            )
+            raise wrong_type("func", "function of a DataFrame and a batch id", func)
         _require_two_parameters(func)
         self._format, self._function = FOREACH_BATCH, func
         return self
 
     def clock(self, clock: Clock) -> DataStreamWriter:
-        """For tests: the query runs on this clock, ``tidemill.testing.ManualClock()``, and triggers when the
-        test moves it.
+        """Run the query on this clock, such as ``tidemill.testing.ManualClock()``: it triggers when a test
+        moves the clock.
         """
         if not isinstance(clock, Clock):
             raise QueryArgumentError(
-                f"clock takes a clock such as tidemill.testing.ManualClock(), not {type(clock).__name__}"
+                f"clock takes a clock such as tidemill.testing.ManualClock(), not {type(clock).__name__}",
+                option="clock",
             )
         self._clock = clock
         return self
@@ -174,15 +170,17 @@ class DataStreamWriter(PySparkDataStreamWriter):
         queryName: str | None = None,
         **options: OptionalPrimitiveType,
     ) -> StreamingQuery:
-        """Start the query, on a thread of its own. Raises what is wrong with it before it runs."""
+        """Start the query on its own thread. Everything wrong with it is raised here, before it runs."""
         self._set(format, outputMode, partitionBy, queryName, options)
         if path is not None and "path" in self._options:
             raise QueryAnalysisError(
-                "there are two paths, in option('path', ...) and in start(path): leave out one of them"
+                "there are two paths, in option('path', ...) and in start(path): leave out one of them",
+                operation="start",
             )
-        self._check()
-        needs_checkpoint = self._sink_format().lower() not in WITHOUT_CHECKPOINT
-        return self._start(self._sink(path), needs_checkpoint)
+        with raised_as_pyspark():
+            self._check()
+            needs_checkpoint = self._sink_format().lower() not in WITHOUT_CHECKPOINT
+            return self._start(self._sink(path), needs_checkpoint)
 
     def toTable(
         self,
@@ -193,20 +191,21 @@ class DataStreamWriter(PySparkDataStreamWriter):
         queryName: str | None = None,
         **options: OptionalPrimitiveType,
     ) -> StreamingQuery:
-        """Start a query that adds its rows to a table of files, which is made if there is none."""
+        """Start a query that adds its rows to a table of files, and make the table if there is none."""
         self._set(format, outputMode, partitionBy, queryName, options)
         from tidemill.sinks.table import TableSink
 
-        self._check()
-        sink = TableSink(
-            tableName,
-            self._format,
-            self._options.get("path"),
-            self._partition_by or (),
-            self._options.without(["path", *OF_EVERY_SOURCE]),
-            self._clock,
-        )
-        return self._start(sink, needs_checkpoint=True)
+        with raised_as_pyspark():
+            self._check()
+            sink = TableSink(
+                tableName,
+                self._format,
+                self._options.get("path"),
+                self._partition_by or (),
+                self._options.without(["path", *OF_EVERY_SOURCE]),
+                self._clock,
+            )
+            return self._start(sink, needs_checkpoint=True)
 
     def _set(
         self,
@@ -220,7 +219,7 @@ class DataStreamWriter(PySparkDataStreamWriter):
         if output_mode is not None:
             self.outputMode(output_mode)
         if partition_by is not None:
-            self._partition_by = _names((partition_by,))
+            self._partition_by = _column_names((partition_by,))
         if format is not None:
             self.format(format)
         if query_name is not None:
@@ -231,49 +230,40 @@ class DataStreamWriter(PySparkDataStreamWriter):
 
     def _start(self, sink: Sink, needs_checkpoint: bool) -> StreamingQuery:
         manager: StreamingQueryManager = self._spark.streams  # type: ignore[assignment]
-        try:
-            return manager.start_query(
-                self._df,
-                sink=sink,
-                name=self._query_name,
-                output_mode=self._output_mode,
-                trigger=self._trigger,
-                options=self._options,
-                clock=self._clock,
-                may_use_temporary_checkpoint=not needs_checkpoint,
-            )
-        except UsageError as error:  # of PySpark's type as well, as Spark raises it
-            if isinstance(error, PySparkException):
-                raise
-            if isinstance(error, OptionError):
-                raise QueryArgumentError(str(error), error.option) from None
-            raise QueryAnalysisError(str(error)) from None
+        return manager.start_query(
+            self._df,
+            sink=sink,
+            name=self._query_name,
+            output_mode=self._output_mode,
+            trigger=self._trigger,
+            options=self._options,
+            clock=self._clock,
+            may_use_temporary_checkpoint=not needs_checkpoint,
+        )
 
     def _sink(self, path: str | None) -> Sink:
         from tidemill.sinks.registry import sink_for
 
-        try:
-            return sink_for(
-                self._sink_format(),
-                path=path,
-                options=dict(self._options),
-                partition_by=self._partition_by or (),
-                query_name=self._query_name,
-                foreach=self._function if self._format == FOREACH else None,
-                foreach_batch=self._function if self._format == FOREACH_BATCH else None,
-                query_options=OF_EVERY_SOURCE,
-            )
-        except (OptionError, SinkError) as error:  # of PySpark's type as well, as Spark raises it
-            raise QueryArgumentError(str(error), getattr(error, "option", "")) from None
+        return sink_for(
+            self._sink_format(),
+            path=path,
+            options=dict(self._options),
+            partition_by=self._partition_by or (),
+            query_name=self._query_name,
+            foreach=self._function if self._format == FOREACH else None,
+            foreach_batch=self._function if self._format == FOREACH_BATCH else None,
+            query_options=OF_EVERY_SOURCE,
+        )
 
     def _check(self) -> None:
-        """What is wrong with the query whatever its sink is."""
+        """Refuse what would be wrong with any sink, and what a format's name alone rules out."""
         streaming_sources(self._df)
         format_name = self._sink_format().lower()
         if format_name == "hive":
-            raise QueryAnalysisError(
+            raise QuerySinkError(
                 "Hive data source can only be used with tables, you can not write files of Hive data "
-                "source directly: use toTable(name)"
+                "source directly: use toTable(name)",
+                sink=format_name,
             )
         if self._cluster_by is not None:
             raise UnsupportedError(
@@ -281,26 +271,30 @@ class DataStreamWriter(PySparkDataStreamWriter):
                 "foreachBatch and the writer of the table format"
             )
         if format_name == "memory" and self._query_name is None:
-            raise QueryAnalysisError(
-                "queryName must be specified for memory sink: it is the name of the table to look at"
+            raise QuerySinkError(
+                "queryName must be specified for memory sink: it is the name of the table to look at",
+                sink=format_name,
             )
         if self._partition_by:
             if format_name in NEVER_PARTITIONED:
-                raise QueryAnalysisError(f"'{format_name}' does not support partitioning")
+                raise QuerySinkError(
+                    f"'{format_name}' does not support partitioning", sink=format_name
+                )
             columns = {name.lower() for name in self._df.columns}
             for name in self._partition_by:
                 if name.lower() not in columns:
                     raise QueryAnalysisError(
                         f"partitionBy({name!r}): there is no such column; there are "
-                        f"{', '.join(self._df.columns)}"
+                        f"{', '.join(self._df.columns)}",
+                        operation="partitionBy",
                     )
 
 
 def _require_two_parameters(func: Callable[..., Any]) -> None:
-    """Say at once what the first batch would fail with."""
+    """Refuse now a function that the first batch could not call."""
     try:
         signature = inspect.signature(func)
-    except (TypeError, ValueError):  # of one that is not written in Python nobody knows
+    except (TypeError, ValueError):  # a function not written in Python may have no signature
         return
     try:
         signature.bind(None, 0)
@@ -308,37 +302,14 @@ def _require_two_parameters(func: Callable[..., Any]) -> None:
         name = getattr(func, "__name__", type(func).__name__)
         raise QueryArgumentError(
             f"foreachBatch calls its function with a DataFrame and a batch id, and {name}{signature} cannot "
-            f"be called so: {error}"
+            f"be called so: {error}",
+            option="foreachBatch",
         ) from None
 
 
-def _names(cols: Sequence[Any]) -> list[str]:
-    """Column names, given one by one or as one list."""
+def _column_names(cols: Sequence[Any]) -> list[str]:
+    """Return the column names in ``cols``, which are several strings or one list."""
     names = list(cols[0]) if len(cols) == 1 and isinstance(cols[0], (list, tuple)) else list(cols)
     for name in names:
-        if not isinstance(name, str):
-            raise PySparkTypeError(
-                errorClass="NOT_EXPECTED_TYPE",
-                messageParameters={
-                    "arg_name": "cols",
-                    "expected_type": "str",
-                    "arg_type": type(name).__name__,
-                },
-            )
+        require_str("cols", name)
     return names
-
-
-def _require_text(name: str, value: Any) -> None:
-    if not isinstance(value, str) or not value.strip():
-        raise PySparkValueError(
-            errorClass="VALUE_NOT_NON_EMPTY_STR",
-            messageParameters={"arg_name": name, "arg_value": str(value)},
-        )
-
-
-def _require_true(name: str, value: Any) -> None:
-    if value is not True:
-        raise PySparkValueError(
-            errorClass="VALUE_NOT_ALLOWED",
-            messageParameters={"arg_name": name, "allowed_values": "[True]"},
-        )

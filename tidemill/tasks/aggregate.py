@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from tidemill.common import output_modes
 from tidemill.state.local_reader import Chunk, LocalReader
 from tidemill.state.partition_state import OperatorState, StateAttempt, attempt, reading
 from tidemill.state.reports import RestoreReport, StateReport, restore_of
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 
     from tidemill.state.reports import Reports
 
-APPEND, UPDATE, COMPLETE = "append", "update", "complete"
 PARTITION = "p"
 
 
@@ -201,7 +201,7 @@ class AggregateSaveStep(_AggregateStep):
         keys = self._encoded_keys(rows)
         times = None if self._event_time is None else self._event_time.times_of(rows)
         due = np.zeros(rows.num_rows, bool)
-        if times is not None and self._mode != COMPLETE:
+        if times is not None and self._mode != output_modes.COMPLETE:
             due = times.until(context.evict_ms)
         part.rows += rows.num_rows
         part.due += int(due.sum())
@@ -210,10 +210,10 @@ class AggregateSaveStep(_AggregateStep):
             part.due_keys.update(keys.filter(pa.array(due)).to_pylist())
         self._put(part, keys, rows, times, ~due, context)
         match self._mode:
-            case "append":
+            case output_modes.APPEND:
                 if due.any():
                     yield rows_at(rows, due)
-            case "update":
+            case output_modes.UPDATE:
                 yield rows
             case _:
                 part.put_keys.update(keys.to_pylist())
@@ -243,7 +243,7 @@ class AggregateSaveStep(_AggregateStep):
 
     def _finish(self, part: _Saved, context: BatchContext) -> Iterator[pa.RecordBatch]:
         transaction = part.current.transaction
-        if self._mode == COMPLETE:
+        if self._mode == output_modes.COMPLETE:
             for chunk in transaction.scan_chunks():
                 others = np.array([key not in part.put_keys for key in chunk.keys])
                 if others.any():
@@ -256,7 +256,7 @@ class AggregateSaveStep(_AggregateStep):
             others = np.array([key not in part.due_keys for key in chunk.keys])
             part.evicted += len(others)
             part.evicted_due += int((~others).sum())
-            if self._mode == APPEND and others.any():
+            if self._mode == output_modes.APPEND and others.any():
                 yield rows_at(self._decoded(chunk), others)
 
 

@@ -14,7 +14,7 @@ from pyspark.sql import functions as sql
 from tests.sql.batches import Batches, stopped_at_end
 from tests.waiting import wait_for
 from tidemill.errors import IllegalStateError, UnsupportedError
-from tidemill.sql.verify.report import StreamTable, verified
+from tidemill.sql.verify.comparison import StreamResult, compare
 from tidemill.testing import ManualClock, MemoryStream
 
 
@@ -351,10 +351,10 @@ def test_rows_of_every_type_are_compared(spark: SparkSession) -> None:
         struct(0.1D AS x, array(map(1, 2f)) AS y) AS s, cast(null AS struct<z: double>) AS n,
         parse_json('{"a": 1}') AS v, X'00' AS b, -0.0D AS zero, 1 AS same, 2 AS same"""
     rows = spark.sql(text)
-    assert verified(rows, [StreamTable("rows", rows)], 0, 0, range(9))
+    assert compare(rows, [StreamResult("rows", rows)], 0, 0, range(9))
     other = spark.sql(text.replace("map(1, 2f)", "map(1, 3f)"))
-    outcome = verified(rows, [StreamTable("rows", other)], 0, 0, range(9))
+    outcome = compare(rows, [StreamResult("rows", other)], 0, 0, range(9))
     assert len(outcome.missing) == len(outcome.unexpected) == 1
     twice = rows.unionAll(rows)
-    assert len(verified(rows, [StreamTable("rows", twice)], 0, 0, range(9)).unexpected) == 1
-    assert verified(rows, [StreamTable("rows", twice)], 0, 0, range(9), distinct=True)
+    assert len(compare(rows, [StreamResult("rows", twice)], 0, 0, range(9)).unexpected) == 1
+    assert compare(rows, [StreamResult("rows", twice)], 0, 0, range(9), distinct=True)

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.types import StringType, StructType
 
-from tidemill.batches.sink import APPEND, BatchOutput, Sink, SinkRuntime
+from tidemill.batches.sink import BatchOutput, Sink, SinkRuntime
 from tidemill.common.clock import Clock
 from tidemill.common.fault_points import fault_point
+from tidemill.common.output_modes import APPEND
 from tidemill.errors import CheckpointError, OwnershipLostError, SinkError
 from tidemill.sinks.files.file_sink_options import FileSinkOptions
 from tidemill.sinks.files.manifest import FileManifest, ManifestFile, ManifestSettings

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from tidemill.common.output_modes import COMPLETE
 from tidemill.errors import QueryError
 from tidemill.spark.compiler.catalyst import Catalyst, Node
 from tidemill.spark.compiler.compiled_plan import CompiledPlan
@@ -204,7 +205,7 @@ class QueryCompiler:
                 return self._deduplicated(
                     node, node.keys(), delay_ms, children[0], work, deduplication
                 )
-            case "Distinct" if self._mode != "complete":
+            case "Distinct" if self._mode != COMPLETE:
                 keys = children[0].output()
                 return self._deduplicated(node, keys, None, children[0], work, deduplication)
             case "Aggregate" | "Distinct":

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tidemill.common.output_modes import APPEND, COMPLETE
 from tidemill.errors import QueryError, UnsupportedError
 from tidemill.spark.compiler.catalyst import Catalyst, Node
 from tidemill.spark.compiler.stateful.aggregation import event_time_of
@@ -97,7 +98,7 @@ class SupportedOperations:
 
     def check(self, plan: Node) -> StreamFacts:
         facts = self._check(plan)
-        if self._mode == "complete" and facts.streaming and not facts.aggregates:
+        if self._mode == COMPLETE and facts.streaming and not facts.aggregates:
             raise QueryError(
                 "outputMode('complete') writes the whole result after each batch, and this query keeps no "
                 "result: it has no aggregation. Use outputMode('append'), or aggregate (groupBy)."
@@ -122,7 +123,7 @@ class SupportedOperations:
                 self._aggregate(node, facts)
             case "Distinct":
                 require_keys(self._c, "distinct", self._c.items(node.child().output()))
-                if self._mode == "complete" and not facts.aggregates:
+                if self._mode == COMPLETE and not facts.aggregates:
                     facts.aggregates += 1
                 else:
                     self._deduplicate("distinct", facts)
@@ -185,7 +186,7 @@ class SupportedOperations:
                     f"session_window {_LATER}: use window() with a fixed length, or detach the session to "
                     "run the query on Structured Streaming."
                 )
-        if self._mode == "append":
+        if self._mode == APPEND:
             known = [key for key in keys if key is not None]
             if event_time_of(c, known) is None:
                 raise QueryError(
@@ -219,7 +220,7 @@ class SupportedOperations:
         return key.toAttribute() if is_named else None
 
     def _deduplicate(self, what: str, facts: StreamFacts) -> None:
-        if facts.aggregates and self._mode != "append":
+        if facts.aggregates and self._mode != APPEND:
             raise UnsupportedError(
                 f"{what} after an aggregation is not supported in outputMode({self._mode!r}): the rows of "
                 f"an aggregation change from batch to batch. Call {what} before groupBy."
@@ -247,7 +248,7 @@ class SupportedOperations:
 
     def _sort_or_limit(self, name: str, facts: StreamFacts) -> None:
         what = "orderBy/sort" if name == "Sort" else "limit"
-        if self._mode != "complete" or not facts.aggregates:
+        if self._mode != COMPLETE or not facts.aggregates:
             raise UnsupportedError(
                 f"{what} over a stream is only supported after an aggregation, in outputMode('complete'): "
                 "a stream has no last row. Sort or limit in foreachBatch, or when you read the result."

@@ -1,4 +1,4 @@
-"""Whether a query may go on with what it finds in its checkpoint directory. Nothing is changed by looking."""
+"""Checks whether a query may continue from its checkpoint directory. They change nothing in it."""
 
 from __future__ import annotations
 
@@ -10,16 +10,18 @@ from tidemill.checkpoint.storage import Storage
 from tidemill.errors import CheckpointError, DamagedCheckpointError
 from tidemill.sql.execution.query_plan_file import PLAN
 
-OFFSET_OF_FILES = "logOffset"
-SPARKS_OPERATORS = "state"
-"""Spark describes each operator in ``state/0/_metadata/metadata``, JSON after a version line."""
+FILE_OFFSET_KEY = "logOffset"
+"""The only key of an offset of files; no other source's offset looks like that."""
+
+SPARK_STATE_FOLDER = "state"
+"""Where Spark describes each operator: ``state/0/_metadata/metadata``, JSON after a version line."""
 
 
 def require_no_state_of_sparks(storage: Storage) -> None:
-    """Spark's state is in files that only Spark reads. For a directory without a plan of Tidemill's."""
-    for operator in storage.list(SPARKS_OPERATORS):
+    """Refuse a checkpoint without our plan that has state of Spark's, in files that only Spark reads."""
+    for operator in storage.list(SPARK_STATE_FOLDER):
         try:
-            text = storage.read(f"{SPARKS_OPERATORS}/{operator}/_metadata/metadata").decode()
+            text = storage.read(f"{SPARK_STATE_FOLDER}/{operator}/_metadata/metadata").decode()
         except OSError:
             continue
         raise CheckpointError(
@@ -39,7 +41,7 @@ def _operator_name(metadata: str) -> str:
 
 
 def require_no_state(storage: Storage, logged: LoggedBatches) -> None:
-    """Batches that have kept state had a plan. For a directory without one."""
+    """Refuse a checkpoint that has state but no query plan: the plan file was deleted."""
     if any(record.state for record in logged.commits.values()):
         raise DamagedCheckpointError(
             storage.full_name(PLAN),
@@ -50,7 +52,7 @@ def require_no_state(storage: Storage, logged: LoggedBatches) -> None:
 
 
 def require_state(storage: Storage, logged: LoggedBatches) -> None:
-    """A query with state cannot go on from batches that kept none. For a directory without a plan."""
+    """Refuse a query with state a checkpoint without a plan: its batches have kept no state."""
     if logged.offsets:
         raise CheckpointError(
             f"{storage.uri} is the checkpoint of a query without state, which has run {len(logged.offsets)} "
@@ -61,20 +63,24 @@ def require_state(storage: Storage, logged: LoggedBatches) -> None:
 
 
 def require_same_sources(
-    storage: Storage, logged: LoggedBatches, sources: Mapping[str, str], of_files: Collection[str]
+    storage: Storage,
+    logged: LoggedBatches,
+    sources: Mapping[str, str],
+    file_sources: Collection[str],
 ) -> None:
-    """Refuse a query whose sources could be taken for others. ``sources`` are descriptions by name,
-    ``of_files`` the names of those that are files.
+    """Refuse a query whose sources could get the offsets of other sources.
 
-    A source without a name of its own is called by its place in the query: with one more or one less, all
-    offsets behind it would be those of another source. Sources with names may come and go.
+    ``sources`` are descriptions by name, ``file_sources`` the names of those that read files.
+
+    The checkpoint knows a source without a name by its place in the query. With one source more or less,
+    every later source would get the offsets of another. Sources with names may come and go.
     """
     if logged.last_planned is None:
         return
     ends = logged.offsets[logged.last_planned].offsets
     for name, end in ends.items():
-        was_files = isinstance(end, dict) and list(end) == [OFFSET_OF_FILES]
-        if name in sources and end is not None and was_files != (name in of_files):
+        was_files = isinstance(end, dict) and list(end) == [FILE_OFFSET_KEY]
+        if name in sources and end is not None and was_files != (name in file_sources):
             raise CheckpointError(
                 f"{storage.uri} is the checkpoint of another query: its source {name} has read "
                 f"{'files' if was_files else 'no files'} (up to {json.dumps(end)}), and this one is "
@@ -82,12 +88,12 @@ def require_same_sources(
                 "checkpointLocation. Nothing has been changed.",
                 storage.uri,
             )
-    before = list(ends)
-    changed = set(before) ^ set(sources)
+    logged_names = list(ends)
+    changed = set(logged_names) ^ set(sources)
     if not any(name.isdigit() for name in changed):
         return
     raise CheckpointError(
-        f"{storage.uri} is the checkpoint of a query with {_counted(before)}, and this one has "
+        f"{storage.uri} is the checkpoint of a query with {_counted(logged_names)}, and this one has "
         f"{_counted(list(sources))}:\n"
         + "".join(f"    {name}: {description}\n" for name, description in sources.items())
         + "Sources without a name are told apart by their place in the query. Read the same sources in the "

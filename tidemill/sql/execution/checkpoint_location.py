@@ -1,4 +1,4 @@
-"""Where a query keeps its checkpoint, by Spark's rules."""
+"""Finds the checkpoint directory of a query, by Spark's rules."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class CheckpointLocation:
-    """A directory. A temporary one is gone after the query, unless that has failed."""
+    """A checkpoint directory. A temporary one is deleted after the query, unless the query failed."""
 
     uri: str
     is_temporary: bool = False
@@ -37,32 +37,33 @@ class CheckpointLocation:
 def resolve(
     spark: SparkSession, options: Mapping[str, str], query_name: str | None, may_be_temporary: bool
 ) -> CheckpointLocation:
-    """The option ``checkpointLocation``; else a folder with the name of the query, or of no name, in the
-    directory that the session has for all queries; else a temporary directory, if the sink can do with one.
+    """Return the directory of the option ``checkpointLocation``; else a folder in the session's directory for
+    all queries, named after the query or, without a name, by a new UUID; else, if the sink allows it, a
+    temporary directory.
     """
-    given = options.get(OPTION)
-    if given is not None:
-        return CheckpointLocation(_absolute(given))
-    of_all = spark.conf.get(SETTING, None)
-    if of_all:
-        return CheckpointLocation(
-            f"{_absolute(of_all).rstrip('/')}/{query_name or str(uuid.uuid4())}"
-        )
+    location = options.get(OPTION)
+    if location is not None:
+        return CheckpointLocation(_absolute(location))
+    parent = spark.conf.get(SETTING, None)
+    if parent:
+        folder = query_name or str(uuid.uuid4())
+        return CheckpointLocation(f"{_absolute(parent).rstrip('/')}/{folder}")
     if not may_be_temporary:
-        slip = nearest(OPTION, options)
-        hint = f" There is an option {slip}: did you mean {OPTION}?" if slip else ""
+        similar = nearest(OPTION, options)
+        hint = f" There is an option {similar}: did you mean {OPTION}?" if similar else ""
         raise QueryAnalysisError(
             f'checkpointLocation must be specified either through option("{OPTION}", ...) or '
-            f'SparkSession.conf.set("{SETTING}", ...).{hint}'
+            f'SparkSession.conf.set("{SETTING}", ...).{hint}',
+            operation="start",
         )
     directory = tempfile.mkdtemp(prefix="tidemill-temporary-checkpoint-")
-    logger.info("a temporary checkpoint, to be deleted when the query stops: %s", directory)
+    logger.info("temporary checkpoint, deleted when the query stops: %s", directory)
     return CheckpointLocation(directory, is_temporary=True)
 
 
 @contextmanager
-def usable(location: CheckpointLocation) -> Iterator[None]:
-    """Say of an error of the operating system, at the first look into the directory, what to do."""
+def explained_errors(location: CheckpointLocation) -> Iterator[None]:
+    """Raise the operating system's errors about the directory as errors that say what to do."""
     try:
         yield
     except OSError as error:
@@ -77,11 +78,11 @@ def usable(location: CheckpointLocation) -> Iterator[None]:
 
 
 def discard(spark: SparkSession, location: CheckpointLocation, failed: bool) -> None:
-    """Delete a temporary directory. That of a query which has failed is kept, to be looked at."""
+    """Delete a temporary directory. A failed query's directory stays, for a person to look into."""
     if not location.is_temporary:
         return
     if failed and not _always_delete(spark):
-        logger.info("the temporary checkpoint of a query that failed is left at %s", location.uri)
+        logger.info("the query failed: its temporary checkpoint stays at %s", location.uri)
         return
     shutil.rmtree(location.uri, ignore_errors=True)
 
@@ -89,7 +90,7 @@ def discard(spark: SparkSession, location: CheckpointLocation, failed: bool) -> 
 def _always_delete(spark: SparkSession) -> bool:
     try:
         return str(spark.conf.get(ALWAYS_DELETE, "false")).lower() == "true"
-    except Exception:  # the session has stopped: that is why the query has failed
+    except Exception:  # the session has stopped, which is why the query failed
         return False
 
 

@@ -25,13 +25,14 @@ from pyspark.sql.streaming.listener import StreamingQueryProgress
 
 from tidemill.batches.batch import Batch
 from tidemill.batches.planner import Outlook
-from tidemill.batches.sink import COMPLETE, Sink
+from tidemill.batches.sink import Sink
 from tidemill.checkpoint.batch_log import BatchLog, CommitRecord
 from tidemill.checkpoint.storage import open_storage
 from tidemill.common.clock import Clock
 from tidemill.common.config import NO_DATA_BATCHES, NO_DATA_PROGRESS_MS, RECENT_PROGRESS
 from tidemill.common.fault_points import fault_point
 from tidemill.common.options import Options
+from tidemill.common.output_modes import COMPLETE
 from tidemill.errors import BatchError, CheckpointError, TidemillError
 from tidemill.progress.listener_bus import ListenerBus
 from tidemill.progress.query_progress import ProgressReporter

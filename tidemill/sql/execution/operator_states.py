@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from tidemill.batches.sink import COMPLETE
 from tidemill.batches.state_maintenance import StateMaintenance
 from tidemill.checkpoint.batch_log import LoggedBatches
 from tidemill.checkpoint.storage import Storage
+from tidemill.common.output_modes import COMPLETE
 from tidemill.progress.query_progress import StateOperatorReport
 from tidemill.spark.compiler.query_compiler import OperatorSpec, StateSteps
 from tidemill.spark.compiler.stateful.aggregation import AggregateSpec

@@ -1,13 +1,13 @@
-"""What a checkpoint says of the query that it belongs to, as far as its state depends on it.
+"""The file ``plan`` of a checkpoint: the parts of the query that the layout of its state depends on.
 
-``plan`` in the checkpoint directory, written when the query first starts::
+Written when the query first starts::
 
     v1
     {"outputMode":"update","partitions":2,"operators":[{"kind":"aggregation","keys":["word string"],
      "functions":["count(1)"],"forgets":false}]}
 
-Filters, projections and joins with static tables may change from one start to the next; what is kept as
-state may not.
+Filters, projections and joins with static tables may change from one start to the next; the operators that
+keep state may not.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ PLAN = "plan"
 
 @dataclass(frozen=True)
 class OperatorOutline:
-    """A stateful operator, by what its state consists of."""
+    """Describes a stateful operator by what its state consists of."""
 
     kind: str
     keys: tuple[str, ...]
     functions: tuple[str, ...] = ()
-    # True if state is kept by event time, and goes when the watermark has passed it.
     forgets: bool = False
+    """True if the watermark removes state whose event time it has passed."""
 
     def __str__(self) -> str:
         what = f"{self.kind} by {', '.join(self.keys) or 'nothing'}"
@@ -42,6 +42,8 @@ class OperatorOutline:
 
 @dataclass(frozen=True)
 class QueryPlan:
+    """The content of the file."""
+
     output_mode: str
     partitions: int
     operators: tuple[OperatorOutline, ...]
@@ -74,6 +76,7 @@ def _operator(value: Any) -> OperatorOutline:
 
 
 def read_plan(storage: Storage) -> QueryPlan | None:
+    """Return the plan in a checkpoint, or None if it has none."""
     try:
         text = storage.read(PLAN).decode()
     except FileNotFoundError:
@@ -96,7 +99,7 @@ def write_plan(storage: Storage, plan: QueryPlan) -> None:
 def require_same_state(
     directory: str, before: QueryPlan, operators: Sequence[OperatorOutline]
 ) -> None:
-    """Refuse a query whose state is not the one that the checkpoint has."""
+    """Refuse a query whose stateful operators are not those of the checkpoint."""
     for number, (old, new) in enumerate(zip(before.operators, operators, strict=False)):
         if old != new:
             raise CheckpointError(
@@ -107,14 +110,14 @@ def require_same_state(
                 directory,
             )
     if len(before.operators) != len(operators):
-        more, what = (
+        longer, difference = (
             (before.operators, "lacks an operator that the one before had")
             if len(before.operators) > len(operators)
             else (operators, "has an operator that the one before had not")
         )
-        extra = more[min(len(before.operators), len(operators))]
+        extra = longer[min(len(before.operators), len(operators))]
         raise CheckpointError(
-            f"{directory} is the checkpoint of another query: this one {what}\n"
+            f"{directory} is the checkpoint of another query: this one {difference}\n"
             f"    {extra}\nWrite the query as it was, or give the changed query a new checkpointLocation. "
             "Nothing has been changed.",
             directory,

@@ -1,4 +1,4 @@
-"""Stopping the queries of a session when its program ends."""
+"""Stops the queries of a session when its program ends."""
 
 from __future__ import annotations
 
@@ -20,13 +20,15 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 TIMEOUT_MS = 60_000
+"""The longest wait for a graceful stop, unless the session sets another."""
 
 
 class QueryShutdown:
-    """A program that ends, by itself, by SIGTERM or by Ctrl-C, finishes what has arrived before.
+    """Lets the queries process everything that has arrived before the program ends.
 
-    So do streams, and the settings are theirs: ``spark.streaming.stopGracefullyOnShutdown`` false abandons
-    the running batches, which run again at the next start. A second signal ends the process at once.
+    The program may end by itself, by SIGTERM or by Ctrl-C. The settings are those of DStream programs: with
+    ``spark.streaming.stopGracefullyOnShutdown`` false the running batches are abandoned, and run again at
+    the next start. A second signal ends the process at once.
     """
 
     def __init__(self, spark: SparkSession, active: Callable[[], Sequence[StreamingQuery]]) -> None:
@@ -36,15 +38,15 @@ class QueryShutdown:
         self._lock = threading.Lock()
         self._installed = False
 
-    def watch(self) -> None:
-        """A query is about to start."""
+    def query_starts(self) -> None:
+        """Catch signals from now on: a query is about to start."""
         with self._lock:
             if not self._installed:
                 self._hook.install()
                 self._installed = True
 
-    def rest(self) -> None:
-        """A query has ended. Signals have their usual effect again when it was the last one."""
+    def query_ended(self) -> None:
+        """Give signals their usual effect again if this was the last active query."""
         with self._lock:
             if self._installed and not self._active():
                 self._hook.remove()
@@ -58,14 +60,14 @@ class QueryShutdown:
         graceful = STOP_GRACEFULLY_ON_SHUTDOWN.read(conf) is not False
         timeout_s = (GRACEFUL_STOP_TIMEOUT_MS.read(conf) or TIMEOUT_MS) / 1000
         logger.info("the program ends: stopping its queries%s", " gracefully" * graceful)
-        # All at the same time: one that drains must not leave the others running meanwhile.
-        stopping = [
+        # All at once, so that no query takes in more input while another one drains.
+        threads = [
             threading.Thread(target=_stop, args=(query, graceful, timeout_s), daemon=True)
             for query in queries
         ]
-        for thread in stopping:
+        for thread in threads:
             thread.start()
-        for thread in stopping:
+        for thread in threads:
             thread.join()
 
 
@@ -77,5 +79,5 @@ def _stop(query: StreamingQuery, graceful: bool, timeout_s: float) -> None:
             logger.warning("%s", error)
             query.stop()
     except Exception as error:
-        # A signal to the whole process group ends Spark's JVM as well, before its queries.
+        # A signal to the whole process group ends Spark's JVM before its queries.
         logger.warning("the query %s could not be stopped in order: %s", query.name, error)

@@ -1,12 +1,12 @@
-"""When a query runs its batches.
+"""Triggers: when a query runs its batches.
 
 ::
 
     df.writeStream.trigger(processingTime="5 seconds")    # at 12:00:00, 12:00:05, 12:00:10, ...
-    df.writeStream.trigger(availableNow=True)             # what is there now, in several batches, then end
-    df.writeStream.trigger(once=True)                     # what is there now, in one batch, then end
+    df.writeStream.trigger(availableNow=True)             # all input there is now, in batches, then end
+    df.writeStream.trigger(once=True)                     # all input there is now, in one batch, then end
 
-Without a trigger a batch begins as soon as the one before has ended.
+Without a trigger a batch begins as soon as the previous one has ended.
 """
 
 from __future__ import annotations
@@ -25,18 +25,19 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ProcessingTime:
-    """A batch at every multiple of the interval, or with 0 as fast as possible."""
+    """Runs a batch at every multiple of the interval; with 0, as fast as possible."""
 
     interval_ms: int = 0
 
     def __post_init__(self) -> None:
         if self.interval_ms < 0:
             raise QueryArgumentError(
-                f"the interval of a trigger cannot be negative: {self.interval_ms} ms"
+                f"the interval of a trigger cannot be negative: {self.interval_ms} ms",
+                option="processingTime",
             )
 
     def next_time_ms(self, now_ms: int) -> int:
-        """The first multiple of the interval after ``now_ms``.
+        """Return the first multiple of the interval after ``now_ms``.
 
         >>> ProcessingTime(100).next_time_ms(0), ProcessingTime(100).next_time_ms(199)
         (100, 200)
@@ -48,12 +49,12 @@ class ProcessingTime:
 
 @dataclass(frozen=True)
 class Once:
-    """One batch of all that is there, whatever limits say, then the end."""
+    """Runs one batch of all input there is, beyond any limit, and ends the query."""
 
 
 @dataclass(frozen=True)
 class AvailableNow:
-    """All that is there when the query starts, in as many batches as limits ask for, then the end."""
+    """Runs as many batches as limits require for the input there is at the start, and ends the query."""
 
 
 Trigger = ProcessingTime | Once | AvailableNow
@@ -66,14 +67,14 @@ def run_on_trigger(
     stopping: Callable[[], bool] = never,
     wanted_now: Callable[[], bool] = never,
 ) -> None:
-    """Call ``run_batch`` whenever the trigger says so.
+    """Call ``run_batch`` whenever the trigger is due.
 
-    It ends when ``run_batch`` answers False (nothing is left to do, or the query stops), and while it waits
-    for the next time when ``stopping`` is true after ``clock.interrupt_waiters()``. When ``wanted_now`` is
-    true after that, the next time is now.
+    Return when ``run_batch`` returns False: nothing is left to do, or the query stops. After
+    ``clock.interrupt_waiters()`` a wait for the next time ends early: if ``stopping`` is true the function
+    returns, if ``wanted_now`` is true the next batch runs now.
 
-    A batch that takes longer than the interval is followed at once by the next one, and that one by the
-    multiple of the interval which comes then: no batch is made up for.
+    After a batch that took longer than the interval the next one runs at once, and the one after that at the
+    next multiple of the interval: missed batches are not made up for.
     """
     match trigger:
         case Once():
@@ -104,7 +105,7 @@ def _run_at_intervals(
             continue
         took_ms = clock.now_ms() - began_ms
         late_batches += took_ms > trigger.interval_ms
-        # The first batch starts workers, and may take longer. Later, each progress has its time.
+        # The first late batch may only have started workers. Later ones show in progress: warn once.
         if late_batches == 2 and took_ms > trigger.interval_ms:
             logger.warning(
                 "a batch took %s ms and the trigger's interval is %s ms: batches come later than they "
@@ -130,7 +131,7 @@ _EXAMPLES = "write '10 seconds', '500 milliseconds' or '1 minute 30 seconds'"
 
 
 def interval_ms(text: str) -> int:
-    """Spark's interval strings in milliseconds.
+    """Return the milliseconds of one of Spark's interval strings.
 
     >>> interval_ms("5 seconds"), interval_ms("interval 1 minute 30 seconds"), interval_ms("1.5 seconds")
     (5000, 90000, 1500)
@@ -139,31 +140,35 @@ def interval_ms(text: str) -> int:
     if re.match(r"interval\s", rest):
         rest = rest[len("interval") :].lstrip()
     if not rest:
-        raise QueryArgumentError(f"{text!r} is not an interval: {_EXAMPLES}")
+        raise _bad_interval(f"{text!r} is not an interval: {_EXAMPLES}")
     total_us = Fraction(0)
     while rest:
         part = _PART.match(rest)
         if part is None:
-            raise QueryArgumentError(f"{text!r} is not an interval, at {rest!r}: {_EXAMPLES}")
+            raise _bad_interval(f"{text!r} is not an interval, at {rest!r}: {_EXAMPLES}")
         sign, number, unit = part.groups()
         total_us += Fraction(number) * _unit_us(unit, number, text) * (-1 if sign == "-" else 1)
         rest = rest[part.end() :]
     if total_us < 0:
-        raise QueryArgumentError(f"the interval of a trigger cannot be negative: {text!r}")
+        raise _bad_interval(f"the interval of a trigger cannot be negative: {text!r}")
     return int(total_us / 1000)
 
 
 def _unit_us(unit: str, number: str, text: str) -> int:
     singular = unit.removesuffix("s")
     if singular in ("month", "year"):
-        raise QueryArgumentError(
+        raise _bad_interval(
             f"{text!r}: months and years have no fixed length; use days or shorter units"
         )
     if singular not in _UNIT_US:
         units = ", ".join(f"{name}s" for name in _UNIT_US)
-        raise QueryArgumentError(f"{text!r}: {unit!r} is no unit of time; there are {units}")
+        raise _bad_interval(f"{text!r}: {unit!r} is no unit of time; there are {units}")
     if "." in number and singular != "second":
-        raise QueryArgumentError(
+        raise _bad_interval(
             f"{text!r}: only seconds may have a fraction; use a smaller unit for {number} {unit}"
         )
     return _UNIT_US[singular]
+
+
+def _bad_interval(message: str) -> QueryArgumentError:
+    return QueryArgumentError(message, option="processingTime")

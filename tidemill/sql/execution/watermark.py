@@ -1,4 +1,4 @@
-"""How far event time has come: which events are late, and which windows are complete."""
+"""The watermark: how far event time has come, hence which events are late and which windows complete."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from tidemill.spark.compiler.event_time import EventTimes
 
 @dataclass
 class WatermarkTracker:
-    """Keeps the watermark of a query: the latest event of each ``withWatermark`` less its delay, and of
-    several the earliest (or, by ``spark.sql.streaming.multipleWatermarkPolicy`` = max, the latest).
+    """Keeps the watermark of a query: the latest event time that ``withWatermark`` has seen, less its delay.
 
-    It never goes back. A ``withWatermark`` that has not seen an event yet holds it at 0.
+    Of several the earliest counts, or the latest with ``spark.sql.streaming.multipleWatermarkPolicy`` = max.
+    The watermark never goes back. A ``withWatermark`` that has seen no event yet counts as 0.
 
     >>> tracker = WatermarkTracker([10_000])
     >>> tracker.observe([EventTimes(count=1, max_us=60_000_000)])
@@ -32,7 +32,7 @@ class WatermarkTracker:
         return cls(delays_ms, MULTIPLE_WATERMARK_POLICY.read(conf))
 
     def observe(self, times: Sequence[EventTimes]) -> None:
-        """What a batch has seen, for each ``withWatermark`` in its order."""
+        """Advance the watermark by the event times of a batch, one for each ``withWatermark`` in order."""
         for node, (seen, delay_ms) in enumerate(zip(times, self.delays_ms, strict=True)):
             if seen.count:
                 reached_ms = seen.max_us // 1000 - delay_ms
@@ -46,4 +46,5 @@ class WatermarkTracker:
             self.current_ms = max(self.current_ms, choose(self._by_node_ms.values()))
 
     def restore(self, current_ms: int) -> None:
+        """Continue from the watermark of an earlier run."""
         self.current_ms = max(self.current_ms, current_ms)

@@ -1,1 +1,1 @@
-"""Is the stream equal to the batch, and what is in the stream now."""
+"""``query.verify()``: is the stream equal to the batch? And ``df.show()``: what is in the stream now?"""

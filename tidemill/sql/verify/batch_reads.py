@@ -1,8 +1,7 @@
-"""``df.show()``, ``count()``, ``collect()`` and the like on a stream: what there is now.
+"""``df.show()``, ``count()``, ``collect()`` and other actions on a stream.
 
-Spark refuses them. On an attached session a streaming DataFrame answers with the batch result over
-everything from the beginning of its sources up to this moment, so that a query can be looked at before it is
-started::
+Spark refuses them. In an attached session they run over everything from the beginning of the sources up to
+now, so that you can look at a query before you start it::
 
     clicks.groupBy("user").count().show()
 """
@@ -17,10 +16,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-def readable_now(df: DataFrame) -> DataFrame | None:
-    """A batch DataFrame in place of a streaming one, or None if a stream of Spark's own is in it."""
+def dataframe_for_action(df: DataFrame) -> DataFrame | None:
+    """Return a batch DataFrame in place of a streaming one, or None if one of its streams is Spark's own."""
     if any(leaf.source_id is None for leaf in streaming_leaves(df)):
         return None
-    from tidemill.sql.verify.snapshot import batch_dataframe
+    from tidemill.sql.verify.snapshot import snapshot_until_now
 
-    return batch_dataframe(df)
+    return snapshot_until_now(df)
