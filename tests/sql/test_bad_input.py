@@ -588,7 +588,7 @@ def test_a_source_of_the_users_that_is_broken(place: Place, fault: str, message:
             query.awaitTermination(60)
         text = str(error.value)
         assert message in text
-        if message.startswith("UsageError"):
+        if message.startswith("SourceError"):
             assert text.startswith(message)
         else:
             assert set(own_frames(text)) == {"test_bad_input.py"}

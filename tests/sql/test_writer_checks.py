@@ -15,7 +15,14 @@ from pyspark.sql import SparkSession
 
 from tests.sql.fake_execution import FakeExecution
 from tidemill.common.clock import SystemClock
-from tidemill.errors import UnsupportedError, UsageError
+from tidemill.errors import (
+    OptionError,
+    QueryError,
+    SinkError,
+    SourceError,
+    UnsupportedError,
+    UsageError,
+)
 from tidemill.sql import DataStreamWriter
 from tidemill.sql.execution.triggers import AvailableNow, Once, ProcessingTime
 from tidemill.testing import ManualClock
@@ -184,3 +191,29 @@ def test_admission_options_are_options_of_a_query_too(faked: Faked) -> None:
     session, made = faked
     writer(session).format("noop").option("backpressure", True).start()
     assert made[0].made_of["options"] == {"backpressure": "true"}
+
+
+def test_errors_of_both_worlds_name_the_culprit(faked: Faked, tmp_path: Path) -> None:
+    session, made = faked
+    with pytest.raises(IllegalArgumentException) as bad_value:
+        writer(session).format("console").option("numRows", "many").start()
+    assert isinstance(bad_value.value, OptionError)
+    assert bad_value.value.option == "numRows"
+    with pytest.raises(AnalysisException) as bad_sink:
+        writer(session).format("hive").start()
+    assert isinstance(bad_sink.value, SinkError)
+    assert bad_sink.value.sink == "hive"
+    with pytest.raises(AnalysisException) as bad_query:
+        writer(session).partitionBy("day").start(str(tmp_path))
+    assert isinstance(bad_query.value, QueryError)
+    assert bad_query.value.operation == "partitionBy"
+    with pytest.raises(AnalysisException) as bad_source:
+        session.readStream.schema("n long").format("rate").load()
+    assert isinstance(bad_source.value, SourceError)
+    assert bad_source.value.source == "rate"
+    assert made == []
+
+
+def test_a_near_output_mode_is_suggested(faked: Faked) -> None:
+    with pytest.raises(IllegalArgumentException, match=r"Did you mean append\?"):
+        writer(faked[0]).outputMode("apend")

@@ -1,9 +1,21 @@
 """Structured queries: ``pyspark.sql.streaming`` on Tidemill's engine.
 
-A program gets them with ``tidemill.attach(spark)`` and needs no import from here. The names are for type
+Call ``tidemill.attach(spark)``; a program needs no import from here. The names below are for type
 annotations, and for programs that import them from ``pyspark.sql.streaming``::
 
     from tidemill.sql import DataStreamReader, StreamingQuery
+
+What you call is in the modules of this folder: ``attach`` puts ``reader``, ``writer`` and ``query_manager``
+in the place of PySpark's, ``formats`` finds the source of a format, and ``query`` is the handle of a started
+query. The rest is in two rooms::
+
+    execution/   runs a query: its thread and batches (micro_batch_execution, stream_execution), when
+                 batches run (triggers), what they read (query_sources, query_receivers), what runs on a
+                 batch (query_pipeline, operator_states, watermark), what is reported (batch_progress), what
+                 is in the checkpoint (checkpoint_location, checkpoint_checks, query_plan_file), and the end
+                 of the program (query_shutdown)
+    verify/      runs a stream as a batch: query.verify() (verifier, comparison, report), and df.show() on a
+                 stream (batch_reads, snapshot)
 """
 
 from typing import TYPE_CHECKING, Any
@@ -24,7 +36,7 @@ if TYPE_CHECKING:
     from tidemill.sql.reader import DataStreamReader
     from tidemill.sql.writer import DataStreamWriter
 
-_WHERE = {
+_MODULES = {
     "DataStreamReader": "tidemill.sql.reader",
     "DataStreamWriter": "tidemill.sql.writer",
     "StreamingQuery": "tidemill.sql.query",
@@ -34,9 +46,9 @@ _WHERE = {
 
 
 def __getattr__(name: str) -> Any:
-    # Tasks import parts of this package, and need none of these.
-    if name in _WHERE:
+    # Imported at first use: tasks import parts of this package and need none of these classes.
+    if name in _MODULES:
         import importlib
 
-        return getattr(importlib.import_module(_WHERE[name]), name)
+        return getattr(importlib.import_module(_MODULES[name]), name)
     raise AttributeError(f"module 'tidemill.sql' has no attribute {name!r}")

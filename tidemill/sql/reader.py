@@ -5,15 +5,16 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from pyspark.errors import PySparkTypeError, PySparkValueError
+from pyspark.errors import PySparkValueError
 from pyspark.sql.streaming.readwriter import DataStreamReader as PySparkDataStreamReader
 from pyspark.sql.types import StructType
 from pyspark.sql.utils import to_str
 
 from tidemill.common.options import Options
 from tidemill.errors import UnsupportedError
-from tidemill.sql.formats import ReadRequest, stream_of, stream_of_table
-from tidemill.sql.query_errors import QueryArgumentError
+from tidemill.sql.argument_checks import require_str, require_text, wrong_type
+from tidemill.sql.formats import ReadRequest, open_stream, open_table
+from tidemill.sql.query_errors import QueryArgumentError, raised_as_pyspark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -28,15 +29,15 @@ class DataStreamReader(PySparkDataStreamReader):
         clicks = spark.readStream.schema("user string, at timestamp").json("/in/clicks")
         ticks = spark.readStream.format("rate").option("rowsPerSecond", 100).load()
 
-    Formats are text, csv, json, orc, parquet and xml files, rate, rate-micro-batch, socket, receivers (http,
-    mqtt, socket-receiver, raw-socket), whatever ``tidemill.register_source`` and
-    ``tidemill.receivers.register_receiver`` have added, and Python data sources
+    The formats are text, csv, json, orc, parquet and xml files, rate, rate-micro-batch, socket, receivers
+    (http, mqtt, socket-receiver, raw-socket), the names that the program has registered with
+    ``tidemill.register_source`` and ``tidemill.receivers.register_receiver``, and Python data sources
     (``spark.dataSource.register``).
 
-    Two options hold for every source that can be bounded. ``backpressure`` (true or false) lets batches
-    take no more than they can process within the trigger's interval; without it the setting
-    ``spark.streaming.backpressure.enabled`` of the session decides. ``maxRatePerSecond`` is the most rows
-    per second of trigger interval that a batch may take, whatever backpressure says.
+    Two options work with every source that can be bounded. ``backpressure`` (true or false) limits a batch
+    to the rows it can process within the trigger's interval; without the option the session's setting
+    ``spark.streaming.backpressure.enabled`` decides. ``maxRatePerSecond`` limits a batch to this many rows
+    per second of trigger interval, whatever backpressure allows.
     """
 
     def __init__(self, spark: SparkSession) -> None:
@@ -45,7 +46,7 @@ class DataStreamReader(PySparkDataStreamReader):
         self._schema: StructType | str | None = None
         self._options = Options(error=QueryArgumentError)
         self._name: str | None = None
-        # PySpark's csv(), json(), ... set their options with option() and then call this.
+        # PySpark's csv(), json(), ... set their options with option() and then call a method of this.
         self._jreader = _FileShortcuts(self)
 
     def _df(self, jdf: Any) -> DataFrame:
@@ -58,16 +59,9 @@ class DataStreamReader(PySparkDataStreamReader):
 
     def schema(self, schema: StructType | str) -> DataStreamReader:
         if isinstance(schema, str):
-            StructType.fromDDL(schema)  # what cannot be parsed is said here
+            StructType.fromDDL(schema)  # raises a syntax error here, not at load()
         elif not isinstance(schema, StructType):
-            raise PySparkTypeError(
-                errorClass="NOT_EXPECTED_TYPE",
-                messageParameters={
-                    "arg_name": "schema",
-                    "expected_type": "str or struct type",
-                    "arg_type": type(schema).__name__,
-                },
-            )
+            raise wrong_type("schema", "str or struct type", schema)
         self._schema = schema
         return self
 
@@ -83,9 +77,8 @@ class DataStreamReader(PySparkDataStreamReader):
         return self
 
     def name(self, source_name: str) -> DataStreamReader:
-        """Name the source: in the checkpoint it is called that, whatever else of the query changes."""
-        if not isinstance(source_name, str):
-            raise _not_a_str("source_name", source_name)
+        """Name the source: the checkpoint knows it by this name, however else the query changes."""
+        require_str("source_name", source_name)
         if not re.fullmatch("[a-zA-Z0-9_]+", source_name):
             raise PySparkValueError(
                 f"the name of a source has letters, digits and underscores only, not {source_name!r}"
@@ -100,29 +93,26 @@ class DataStreamReader(PySparkDataStreamReader):
         schema: StructType | str | None = None,
         **options: OptionalPrimitiveType,
     ) -> DataFrame:
-        """The streaming DataFrame. Nothing is read before a query starts on it."""
+        """Return the streaming DataFrame. Nothing is read before a query starts on it."""
         if format is not None:
             self.format(format)
         if schema is not None:
             self.schema(schema)
         self.options(**options)
-        if path is not None and (not isinstance(path, str) or not path.strip()):
-            raise PySparkValueError(
-                errorClass="VALUE_NOT_NON_EMPTY_STR",
-                messageParameters={"arg_name": "path", "arg_value": str(path)},
-            )
-        return stream_of(self._spark, self._request(path))
+        if path is not None:
+            require_text("path", path)
+        with raised_as_pyspark():
+            return open_stream(self._spark, self._request(path))
 
     def table(self, tableName: str) -> DataFrame:
-        """A table of the catalog as a stream: the files that it has, and those that are added."""
-        if not isinstance(tableName, str):
-            raise _not_a_str("tableName", tableName)
-        return stream_of_table(self._spark, tableName, self._request(None))
+        """Return a table of the catalog as a stream of the files it has and of those added later."""
+        require_str("tableName", tableName)
+        with raised_as_pyspark():
+            return open_table(self._spark, tableName, self._request(None))
 
     def changes(self, tableName: str) -> DataFrame:
-        """Refused: the changes of a table are known to catalogs that Tidemill does not read."""
-        if not isinstance(tableName, str):
-            raise _not_a_str("tableName", tableName)
+        """Refuse the call: only catalogs that Tidemill does not read know the changes of a table."""
+        require_str("tableName", tableName)
         raise UnsupportedError(
             f"the changes of the table {tableName} cannot be read here: readStream.table({tableName!r}) "
             "reads the rows that are added to it"
@@ -133,7 +123,7 @@ class DataStreamReader(PySparkDataStreamReader):
 
 
 class _FileShortcuts:
-    """What PySpark's ``csv(path, ...)``, ``json(path, ...)`` and so on call last."""
+    """Loads a path for PySpark's ``csv(path, ...)``, ``json(path, ...)`` and so on, which call it last."""
 
     def __init__(self, reader: DataStreamReader) -> None:
         self._reader = reader
@@ -155,14 +145,3 @@ class _FileShortcuts:
 
     def xml(self, path: str) -> DataFrame:
         return self._reader.load(path, format="xml")
-
-
-def _not_a_str(name: str, value: object) -> PySparkTypeError:
-    return PySparkTypeError(
-        errorClass="NOT_EXPECTED_TYPE",
-        messageParameters={
-            "arg_name": name,
-            "expected_type": "str",
-            "arg_type": type(value).__name__,
-        },
-    )

@@ -1,1 +1,1 @@
-"""A running query: its thread, triggers, sources, pipeline and watermark."""
+"""Runs a query: its thread, triggers, sources, pipeline, watermark and checkpoint."""
