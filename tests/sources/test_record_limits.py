@@ -22,7 +22,7 @@ from tidemill.common.clock import ManualClock
 from tidemill.sources.files.directory import LocalDirectory
 from tidemill.sources.files.record_files import BinaryRecordsSource, FileSource, TextFileSource
 from tidemill.sources.record_size import RecordSize
-from tidemill.tasks.file_reader import ReadReport
+from tidemill.tasks.file_records import ReadReport
 
 NOW_MS = 30_000
 

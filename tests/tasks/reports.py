@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidemill.tasks.file_reader import (
+from tidemill.tasks.file_records import (
     ReadReport,
 )
 

@@ -20,11 +20,11 @@ from tidemill.checkpoint.local_storage import LocalStorage
 from tidemill.errors import IllegalStateError, UsageError
 from tidemill.state.partition_state import OperatorState
 from tidemill.state.reports import Reports, ReportsParam, StateReport, take_state_reports
-from tidemill.tasks.aggregate import AggregateRestoreStep, AggregateSaveStep
+from tidemill.tasks.aggregate_steps import AggregateRestoreStep, AggregateSaveStep
 from tidemill.tasks.batch_context import BatchContext
-from tidemill.tasks.deduplicate import DeduplicateStep
-from tidemill.tasks.event_time import EventTime
-from tidemill.tasks.fetch import FetchStep, RowReader, take_rows
+from tidemill.tasks.deduplicate_step import DeduplicateStep
+from tidemill.tasks.event_time import EventTimeColumn, keys_expire
+from tidemill.tasks.fetch_step import FetchStep, RowReader, take_rows
 from tidemill.tasks.state_step import StateStep
 
 STAMP = pa.timestamp("us", "UTC")
@@ -190,7 +190,7 @@ def counts(
     mode: str,
     schema: pa.Schema = COUNTS,
     key_count: int = 1,
-    event_time: EventTime | None = None,
+    event_time: EventTimeColumn | None = None,
     merge: Callable[[list[Any]], Any] = sum_and_first,
     partitions: int = PARTITIONS,
 ) -> Operator:
@@ -309,7 +309,7 @@ def total(buffers: list[tuple[int]]) -> tuple[int]:
 
 
 def windowed(folder: Path, mode: str) -> Operator:
-    return counts(folder, mode, WINDOWED, 2, EventTime(0, of_window=True), total)
+    return counts(folder, mode, WINDOWED, 2, EventTimeColumn(0, of_window=True), total)
 
 
 def by_word(row: tuple[Any, ...]) -> Any:
@@ -359,7 +359,7 @@ def test_update_mode_forgets_what_the_watermark_has_passed(tmp_path: Path) -> No
 
 def test_the_watermark_counts_to_the_microsecond(tmp_path: Path) -> None:
     schema = pa.schema([("t", STAMP), ("n", pa.int64())])
-    operator = counts(tmp_path, "append", schema, 1, EventTime(0), total, partitions=1)
+    operator = counts(tmp_path, "append", schema, 1, EventTimeColumn(0), total, partitions=1)
     operator.run([(9_999, 1), (10_000, 2), (10_001, 3), (None, 4)], schema)
     assert sorted(n for _, n in operator.run([], schema, evict_ms=10)) == [1, 2]
     assert [n for _, n in operator.run([(10_000, 9), (10_001, 1)], schema, evict_ms=10)] == []
@@ -429,11 +429,10 @@ VISITS = pa.schema([("who", pa.string()), ("t", STAMP), ("page", pa.int64())])
 def distinct(
     folder: Path,
     key_indexes: tuple[int, ...] = (0,),
-    event_time: EventTime | None = None,
+    event_time: EventTimeColumn | None = None,
     within_us: int | None = None,
 ) -> Operator:
-    forgets = within_us is not None or (event_time is not None and event_time.index in key_indexes)
-    state = state_in(folder, forgets)
+    state = state_in(folder, keys_expire(event_time, key_indexes, within_us))
 
     def steps(told: Any) -> list[StateStep]:
         return [
@@ -467,7 +466,7 @@ def test_the_first_row_of_a_key_passes(tmp_path: Path, single: bool) -> None:
 
 
 def test_keys_with_an_event_time_are_forgotten(tmp_path: Path) -> None:
-    operator = distinct(tmp_path, (0, 1), EventTime(1))
+    operator = distinct(tmp_path, (0, 1), EventTimeColumn(1))
     rows = [("a", 10_000, 1), ("a", 20_000, 2), ("a", 10_000, 3), ("a", None, 4)]
     assert pages(operator.run(rows, VISITS)) == [1, 2, 4]
     # Not late yet, though it is forgotten at the end of this batch.
@@ -481,7 +480,7 @@ def test_keys_with_an_event_time_are_forgotten(tmp_path: Path) -> None:
 
 
 def test_late_rows_are_dropped_whatever_the_keys_are(tmp_path: Path) -> None:
-    operator = distinct(tmp_path, (0,), EventTime(1))
+    operator = distinct(tmp_path, (0,), EventTimeColumn(1))
     operator.run([("a", 10_000, 1)], VISITS, evict_ms=15)
     assert pages(operator.run([("bb", 9_000, 2), ("c", 16_000, 3)], VISITS)) == [3]
     assert operator.keys_total == 2  # and keys without a time stay for ever
@@ -489,7 +488,7 @@ def test_late_rows_are_dropped_whatever_the_keys_are(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("single", [False, True])
 def test_within_a_watermark_keys_come_back_after_a_while(tmp_path: Path, single: bool) -> None:
-    operator = distinct(tmp_path, (0,), EventTime(1), within_us=10_000)
+    operator = distinct(tmp_path, (0,), EventTimeColumn(1), within_us=10_000)
 
     def run(rows: list[tuple[Any, ...]], evict_ms: int | None) -> list[int]:
         return pages(operator.run(rows, VISITS, evict_ms=evict_ms, single=single))
@@ -548,4 +547,4 @@ def test_a_source_that_gives_something_else_is_told_so(
 
 def test_rows_of_a_stream_cannot_be_had_outside_its_batches() -> None:
     with pytest.raises(IllegalStateError, match="no batch of the query"):
-        BatchContext.of_task("run")
+        BatchContext.from_task("run")

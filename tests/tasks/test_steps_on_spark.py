@@ -20,11 +20,11 @@ from tidemill.errors import IllegalStateError
 from tidemill.state.operators import StateOperators
 from tidemill.state.partition_state import OperatorState
 from tidemill.state.reports import ReportsParam, take_state_reports
-from tidemill.tasks.aggregate import AggregateRestoreStep, AggregateSaveStep
+from tidemill.tasks.aggregate_steps import AggregateRestoreStep, AggregateSaveStep
 from tidemill.tasks.batch_context import BatchContext, batch_property, splits_property
-from tidemill.tasks.deduplicate import DeduplicateStep
-from tidemill.tasks.event_time import EventTime
-from tidemill.tasks.fetch import FetchStep, rows_accumulator, take_rows
+from tidemill.tasks.deduplicate_step import DeduplicateStep
+from tidemill.tasks.event_time import EventTimeColumn
+from tidemill.tasks.fetch_step import FetchStep, rows_accumulator, take_rows
 
 RUN = "run-7"
 PARTITIONS = 2
@@ -110,7 +110,7 @@ def counted(world: World, mode: str, single: bool) -> DataFrame:
     names = list(keyed.columns)
     schema = to_arrow_schema(keyed.schema, timezone="UTC")
     ddl = "w struct<start: timestamp, end: timestamp>, k string, n long"
-    time = EventTime(0, of_window=True)
+    time = EventTimeColumn(0, of_window=True)
     restore = AggregateRestoreStep(RUN, world.state, schema, 2, PARTITIONS, time, world.reports)
     save = AggregateSaveStep(RUN, world.state, schema, 2, PARTITIONS, mode, time, world.reports)
     place = F.pmod(F.hash("w", "k"), F.lit(PARTITIONS)).cast("int").alias("p")
@@ -155,7 +155,7 @@ def test_an_aggregation_batch_by_batch(world: World, single: bool) -> None:
 def test_duplicates(world: World) -> None:
     arrow = to_arrow_schema(stream(world).schema, timezone="UTC")
     step = DeduplicateStep(
-        RUN, world.state, arrow, [0, 1], PARTITIONS, EventTime(1), None, world.reports
+        RUN, world.state, arrow, [0, 1], PARTITIONS, EventTimeColumn(1), None, world.reports
     )
     query = (
         stream(world).repartition(PARTITIONS, "k", "t").mapInArrow(step, "k string, t timestamp")

@@ -25,6 +25,7 @@ from tidemill.spark.compiler.placeholder import (
 )
 from tidemill.spark.files.file_formats import format_options, is_file_format
 from tidemill.spark.session.python_data_sources import python_data_source
+from tidemill.spark.session.settings import default_format
 from tidemill.sql.query_errors import QueryArgumentError, QuerySourceError
 from tidemill.sql.rate_options import OF_EVERY_SOURCE, read_backpressure, read_max_rate
 
@@ -55,7 +56,7 @@ def open_stream(spark: SparkSession, request: ReadRequest) -> DataFrame:
     from tidemill.receivers.connectors.formats import receiver_format
     from tidemill.sources.registry import source_named
 
-    format_name = request.format or str(spark.conf.get("spark.sql.sources.default", "parquet"))
+    format_name = request.format or default_format(spark)
     factory = source_named(format_name) or receiver_format(format_name)
     if factory is not None:
         factory = _with_schema(factory, request.schema)

@@ -15,6 +15,7 @@ from tidemill.common.options import Options
 from tidemill.common.output_modes import APPEND, parse_output_mode
 from tidemill.errors import UnsupportedError
 from tidemill.spark.compiler.placeholder import streaming_sources
+from tidemill.spark.session.settings import default_format
 from tidemill.sql.argument_checks import require_str, require_text, require_true, wrong_type
 from tidemill.sql.execution.triggers import AvailableNow, Once, ProcessingTime, Trigger, interval_ms
 from tidemill.sql.query_errors import (
@@ -226,7 +227,7 @@ class DataStreamWriter(PySparkDataStreamWriter):
             self.queryName(query_name)
 
     def _sink_format(self) -> str:
-        return self._format or str(self._spark.conf.get("spark.sql.sources.default", "parquet"))
+        return self._format or default_format(self._spark)
 
     def _start(self, sink: Sink, needs_checkpoint: bool) -> StreamingQuery:
         manager: StreamingQueryManager = self._spark.streams  # type: ignore[assignment]

@@ -12,7 +12,8 @@ from pyspark import RDD, StorageLevel
 
 from tidemill.common.times import duration_ms, to_ms
 from tidemill.errors import ProgramError
-from tidemill.spark.rdds.combine import Combiner, combine_by_key
+from tidemill.spark.rdds.combine import combine_by_key
+from tidemill.spark.rdds.record_chain import apply_step
 from tidemill.spark.session.failures import is_file_already_there
 from tidemill.streaming.graph.node import DStreamNode
 from tidemill.streaming.graph.stateful_node import StatefulNode, StateSnapshotsNode
@@ -20,7 +21,8 @@ from tidemill.streaming.graph.stateless_nodes import OutputNode, TransformedNode
 from tidemill.streaming.pair_operations import PairOperations
 from tidemill.streaming.util import TransformFunction, rddToFileName, with_time
 from tidemill.streaming.window_operations import WindowOperations
-from tidemill.tasks.records import (
+from tidemill.tasks.combine_step import Combiner
+from tidemill.tasks.record_steps import (
     CountRecords,
     CountValues,
     FilterRecords,
@@ -28,7 +30,6 @@ from tidemill.tasks.records import (
     MapPartition,
     MapRecords,
     RecordStep,
-    apply_step,
 )
 
 if TYPE_CHECKING:

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 from pyspark.core.rdd import RDD, portable_hash
 
 from tidemill.errors import ProgramError
-from tidemill.spark.rdds.combine import Combiner, combine_by_key, group_by_key, reduce_partitions
+from tidemill.spark.rdds.combine import combine_by_key, group_by_key, reduce_partitions
 from tidemill.state.keys import stable_hash
 from tidemill.streaming.graph.map_with_state import MapWithState
 from tidemill.streaming.graph.stateful_node import StatefulNode, initial_rdd
 from tidemill.streaming.graph.update_state import UpdateState
 from tidemill.streaming.state_spec import StateSpec
-from tidemill.tasks.records import FlatMapValues, MapValues, RecordStep
+from tidemill.tasks.combine_step import Combiner
+from tidemill.tasks.record_steps import FlatMapValues, MapValues, RecordStep
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

@@ -10,10 +10,10 @@ from pyspark.resultiterable import ResultIterable
 
 from tidemill.common.times import duration_ms
 from tidemill.errors import ProgramError
-from tidemill.spark.rdds.combine import LISTS, Combiner
 from tidemill.streaming.graph.reduced_window import BlockNode, ReducedWindowNode
 from tidemill.streaming.graph.stateless_nodes import WindowedNode
-from tidemill.tasks.records import CountRecords
+from tidemill.tasks.combine_step import LISTS, Combiner
+from tidemill.tasks.record_steps import CountRecords
 
 if TYPE_CHECKING:
     from pyspark import RDD

@@ -1,7 +1,7 @@
 """One Python loop for a chain of record steps and the combine step that follows it.
 
-``flatMap(f).map(g).reduceByKey(h)`` as three generators hands every word through two of them before it
-is combined. Written as one loop a word count takes about a sixth less time::
+In ``flatMap(f).map(g).reduceByKey(h)`` every word passes through two generators before it is combined.
+Written as one loop, a word count takes about a sixth less time::
 
     def loop(records, combined, create, merge, f0, f1):
         for x in records:
@@ -10,7 +10,7 @@ is combined. Written as one loop a word count takes about a sixth less time::
                 key, value = x1
                 ...
 
-The text of the loop is made from the kinds of the steps alone, never from anything of the user's.
+The text of the loop depends on the kinds of the steps alone: nothing of the user's gets into it.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from typing import Any
 
 FILE_NAME = "<tidemill fused loop>"
 
-# The lines of a step: {x} is the record it is given, {y} the one it makes, {f} the user's function.
-# A line that ends with a colon puts everything after it inside.
+# The lines of a step: {x} is the record that comes in, {y} the one that goes out, {f} the user's function.
+# Everything after a line that ends with a colon goes inside of it.
 STEPS: dict[str, tuple[str, ...]] = {
     "map": ("{y} = {f}({x})",),
     "flatMap": ("for {y} in {f}({x}):",),
@@ -30,7 +30,7 @@ STEPS: dict[str, tuple[str, ...]] = {
     "mapValues": ("{y} = {x}[0], {f}({x}[1])",),
     "flatMapValues": ("for {y} in {f}({x}[1]):", "{y} = {x}[0], {y}"),
 }
-# No try and except: an error of `create` inside an except would be shown as a KeyError of ours.
+# No try and except: Python would show an error of `create` inside an except as following a KeyError of ours.
 COMBINE = """\
 key, value = {x}
 old = get(key, missing)
@@ -43,7 +43,7 @@ else:
 
 @lru_cache(maxsize=256)
 def compiled_loop(kinds: tuple[str, ...]) -> Callable[..., None]:
-    """``loop(records, combined, create, merge, *functions)`` for steps of these kinds."""
+    """Return ``loop(records, combined, create, merge, *functions)`` for steps of these kinds."""
     namespace: dict[str, Any] = {}
     exec(compile(source_of(kinds), FILE_NAME, "exec"), namespace)
     loop: Callable[..., None] = namespace["loop"]
@@ -60,11 +60,11 @@ def source_of(kinds: tuple[str, ...]) -> str:
     ]
     depth, record = 2, "x"
     for number, kind in enumerate(kinds):
-        made = f"x{number}"
+        result = f"x{number}"
         for template in STEPS[kind]:
-            line = template.format(x=record, y=made, f=functions[number])
+            line = template.format(x=record, y=result, f=functions[number])
             lines.append("    " * depth + line)
             depth += line.endswith(":")
-        record = made
+        record = result
     lines += ["    " * depth + line for line in COMBINE.format(x=record).splitlines()]
     return "\n".join(lines) + "\n"

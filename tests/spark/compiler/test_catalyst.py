@@ -12,11 +12,17 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tidemill.spark.compiler.catalyst import Catalyst
-from tidemill.spark.compiler.event_time import EventTimes, WatermarkSpec, delay_ms_of, observed
+from tidemill.spark.compiler.event_time import (
+    EventTimes,
+    WatermarkSpec,
+    delay_ms_of,
+    event_time_column,
+    observed,
+)
+from tidemill.spark.compiler.placeholder import source_id_of
 from tidemill.spark.compiler.query_compiler import QueryCompiler
 from tidemill.spark.compiler.stateful.aggregation import (
     AGGREGATES,
-    event_time_of,
     exchange,
     is_final_over_partial,
     partition_of,
@@ -25,7 +31,6 @@ from tidemill.spark.compiler.stream_leaves import (
     LeafBuilder,
     SplitLeaf,
     is_fetch,
-    source_id_of,
     template_file,
 )
 from tidemill.testing import MemoryStream
@@ -271,10 +276,10 @@ class _Watermark:
 def test_columns_know_that_they_have_a_watermark(c: Catalyst, streaming: DataFrame) -> None:
     timed = streaming.withWatermark("t", "1 minute")
     windows = timed.groupBy(F.window("t", "1 minute"), "k").count()
-    assert event_time_of(c, c.items(analyzed(streaming).output())) is None
-    plain = event_time_of(c, c.items(analyzed(timed).output()))
+    assert event_time_column(c, c.items(analyzed(streaming).output())) is None
+    plain = event_time_column(c, c.items(analyzed(timed).output()))
     assert plain is not None
     assert (plain.index, plain.of_window) == (0, False)
-    window = event_time_of(c, c.items(analyzed(windows).output()))
+    window = event_time_column(c, c.items(analyzed(windows).output()))
     assert window is not None
     assert (window.index, window.of_window) == (0, True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
 
@@ -24,6 +24,7 @@ from tidemill.sources.files.hadoop_paths import readable_path
 from tidemill.sources.files.seen_files import SeenFiles
 from tidemill.sources.files.spark_file_log import FileEntry, FileLogSettings, SparkFileLog
 from tidemill.sources.record_size import RecordSize
+from tidemill.spark.session.settings import TIME_ZONE, SessionConf
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -61,8 +62,8 @@ class FilesSource(FileTableSource):
         self._sc = spark_context
         self._schema = schema
         self._given = {str(name): str(value) for name, value in options.items()}
-        conf = _SessionConf(spark_context)
-        zone = conf.get("spark.sql.session.timeZone") or "UTC"
+        conf = SessionConf(SparkSession.getActiveSession() or SparkSession(spark_context))
+        zone = str(conf.get(TIME_ZONE) or "UTC")
         self._options = FileStreamOptions.parse(self._given, format_name, zone)
         self._place = FilePlace(spark_context, path, self._options)
         if not self._place.exists():
@@ -329,15 +330,3 @@ def _position(offset: Offset) -> int:
 
 def _least(limits: list[int | None]) -> int | None:
     return min((limit for limit in limits if limit is not None), default=None)
-
-
-class _SessionConf:
-    """The settings of the session in which a query is written."""
-
-    def __init__(self, spark_context: SparkContext) -> None:
-        session = SparkSession.getActiveSession() or SparkSession(spark_context)
-        self._conf: Any = session.conf
-
-    def get(self, key: str, /) -> str | None:
-        value = self._conf.get(key, None)
-        return None if value is None else str(value)

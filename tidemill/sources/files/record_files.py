@@ -19,7 +19,7 @@ from tidemill.sources.files.directory import DirectoryLister, FoundFile
 from tidemill.sources.files.hadoop_directory import lister_for
 from tidemill.sources.record_size import RecordSize
 from tidemill.spark.files.hadoop_files import text_as_arrow
-from tidemill.tasks.file_reader import (
+from tidemill.tasks.file_records import (
     ArrowLines,
     BinaryRecords,
     FileSplit,

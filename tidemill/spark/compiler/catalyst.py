@@ -1,6 +1,6 @@
-"""Catalyst trees from Python: looking at them, and building changed copies of them over py4j.
+"""Catalyst trees from Python: reading them, and building changed copies of them over py4j.
 
-A call costs some 40 microseconds, so a tree is walked when a query is compiled and not when a batch runs.
+A call costs some 40 microseconds, so trees are walked when a query is compiled, not when a batch runs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SEQ = "scala.collection.immutable.Seq"
 
 
 class Catalyst:
-    """The JVM side of one session."""
+    """Spark's internal classes in the JVM of one session, and what is needed to build trees of them."""
 
     def __init__(self, session: SparkSession) -> None:
         self.session = session
@@ -50,15 +50,15 @@ class Catalyst:
         self.none = getattr(jvm.scala, "None$").__getattr__("MODULE$")
 
     def module(self, name: str) -> Any:
-        """The Scala object of that full name."""
+        """Return the Scala object of that full name."""
         if name not in self._modules:
-            found = self.jvm.java.lang.Class.forName(f"{name}$")
-            self._modules[name] = found.getField("MODULE$").get(None)
+            its_class = self.jvm.java.lang.Class.forName(f"{name}$")
+            self._modules[name] = its_class.getField("MODULE$").get(None)
         return self._modules[name]
 
     @contextmanager
     def active(self, jsession: Any) -> Iterator[None]:
-        """Plan and execute with the settings of another session; the thread has its own again afterwards."""
+        """Plan and execute with the settings of another session; afterwards the thread has its own again."""
         before = self._active_session()
         self._set_active_session(jsession)
         try:
@@ -72,11 +72,11 @@ class Catalyst:
     # -- collections -------------------------------------------------------------------------------
 
     def seq(self, items: Iterable[Any]) -> Any:
-        # One call an item. A Java list on the way would take three more.
-        found = self._nil
+        # This takes one call an item; going through a Java list would take three more.
+        seq = self._nil
         for item in reversed(list(items)):
-            found = found.prepended(item)
-        return found
+            seq = seq.prepended(item)
+        return seq
 
     def some(self, value: Any) -> Any:
         return self.jvm.scala.Some(value)
@@ -87,14 +87,14 @@ class Catalyst:
     # -- trees -------------------------------------------------------------------------------------
 
     def name(self, node: Node) -> str:
-        """``Aggregate``, ``HashAggregateExec``: the simple name of the class."""
+        """Return the simple name of the node's class: ``Aggregate``, ``HashAggregateExec``."""
         return str(node.getClass().getSimpleName())
 
     def children(self, node: Node) -> list[Node]:
         return self.items(node.children())
 
     def walk(self, node: Node) -> Iterator[Node]:
-        """All nodes of a plan, children before their parents."""
+        """Yield all nodes of a plan, children before their parents."""
         for child in self.children(node):
             yield from self.walk(child)
         yield node
@@ -103,7 +103,7 @@ class Catalyst:
         return node.withNewChildren(self.seq(children)) if children else node
 
     def copy(self, node: Node, changes: dict[int, Any]) -> Node:
-        """The node with other values for some parameters of its constructor, by their positions."""
+        """Return the node with other values for some parameters of its constructor, by their positions."""
         arity = node.productArity()
         arguments = self._gateway.new_array(self.jvm.java.lang.Object, arity)
         for index in range(arity):
@@ -120,7 +120,7 @@ class Catalyst:
         return self.items(plan.expressions())
 
     def transform(self, expression: Node, change: Callable[[Node], Node | None]) -> Node:
-        """The expression with every part that ``change`` gives another for replaced, from the top."""
+        """Return the expression with each part replaced for which ``change`` returns another, top down."""
         changed = change(expression)
         if changed is not None:
             return changed
@@ -131,7 +131,7 @@ class Catalyst:
         return expression.withNewChildren(self.seq(new))
 
     def transform_expressions(self, plan: Node, change: Callable[[Node], Node | None]) -> Node:
-        """A plan node with its own expressions transformed; its children stay."""
+        """Return a plan node with its own expressions transformed; its children stay."""
         changes: dict[int, Any] = {}
         for index in range(plan.productArity()):
             element = plan.productElement(index)
@@ -152,13 +152,13 @@ class Catalyst:
         return self.copy(plan, changes) if changes else plan
 
     def parts(self, expression: Node) -> Iterator[Node]:
-        """An expression and everything in it."""
+        """Yield an expression and everything in it."""
         yield expression
         for child in self.children(expression):
             yield from self.parts(child)
 
     def join_keys(self, join: Node) -> Any:
-        """The pairs of columns that a join takes for equal; None if it has no such pairs."""
+        """Return the columns that the condition of a join compares by equality; None if there are none."""
         found = self.module("org.apache.spark.sql.catalyst.planning.ExtractEquiJoinKeys").unapply(
             join
         )
@@ -182,7 +182,7 @@ class Catalyst:
     def python_function(
         self, function: Callable[..., Any], output: list[Node], arguments: list[Node], name: str
     ) -> Node:
-        """The expression of a ``mapInArrow`` function that takes and gives these columns."""
+        """Return the expression of a ``mapInArrow`` function that takes and gives these columns."""
         udf: Any = UserDefinedFunction(
             function,
             self.schema_of(output),
@@ -192,6 +192,7 @@ class Catalyst:
         return udf._judf.builder(self.seq(arguments))
 
     def schema_of(self, attributes: list[Node]) -> StructType:
+        """Return the PySpark schema of some attributes, without their metadata."""
         fields = [self._field_json(attribute) for attribute in attributes]
         text = ",".join(fields)
         parsed = _parse_datatype_json_string(f'{{"type":"struct","fields":[{text}]}}')
@@ -208,18 +209,18 @@ class Catalyst:
     # -- datasets ----------------------------------------------------------------------------------
 
     def python_row(self, row: Any) -> Row:
-        """A row of the JVM as one of PySpark's."""
-        made: Row = cloudpickle.loads(self.jvm.PythonSQLUtils.toPyRow(row))
-        return made
+        """Return a row of the JVM as a row of PySpark."""
+        python_row: Row = cloudpickle.loads(self.jvm.PythonSQLUtils.toPyRow(row))
+        return python_row
 
     def analyzed(self, plan: Node) -> Node:
         return self.jsession.sessionState().analyzer().execute(plan)
 
     def dataset(self, plan: Node, jsession: Any = None) -> Any:
-        """The JVM Dataset of a logical plan, whose attributes are all resolved.
+        """Return the JVM Dataset of a logical plan whose attributes are all resolved.
 
-        Spark is told so: to analyze a plan again would give new columns to a table that is in it twice, and
-        leave the old ones in the conditions above.
+        Mark the plan as analyzed: analyzing it again would give new columns to a table that is in it twice,
+        and leave the old ones in the conditions above.
         """
         assert plan.resolved(), f"a plan with unresolved parts:\n{plan.toString()}"
         plan.setAnalyzed()

@@ -16,15 +16,15 @@ WITHIN_WATERMARK = "DeduplicateWithinWatermark"
 
 @dataclass(frozen=True)
 class ComparedColumns:
-    """The positions of the columns. ``distinct``: how often a row comes depends on time."""
+    """The positions of the columns to compare. If ``distinct``, how often a row comes depends on time."""
 
     positions: tuple[int, ...]
     distinct: bool = False
 
 
 def compared_columns(df: DataFrame) -> ComparedColumns:
-    """All columns; but of ``dropDuplicates`` by some columns only these, because which of the rows with equal
-    keys comes first is not for the query to say.
+    """Return all columns, except after ``dropDuplicates`` by some columns: then only those columns, because
+    the query does not say which of the rows with equal keys comes first.
     """
     c = Catalyst(df.sparkSession)
     plan = df._jdf.queryExecution().analyzed()

@@ -1,9 +1,9 @@
-"""A physical plan that is run again for every batch.
+"""A physical plan that runs again for every batch.
 
-Between batches only what lies between the stream's leaves and the result is copied, because an exchange of
-Spark's is written once and gives the same rows ever after. What is static stays: a table is broadcast once, a
-static exchange is written once. A plan without an exchange of the stream is not copied at all: its tasks ask
-for their splits whenever they run.
+For each batch, the nodes between the stream's leaves and the result are copied, because an exchange computes
+its rows once and gives the same rows ever after. Static nodes stay: a table is broadcast once, a static
+exchange is computed once. A plan without an exchange of the stream is not copied at all: its tasks ask for
+their splits whenever they run.
 """
 
 from __future__ import annotations
@@ -32,21 +32,24 @@ _KEEPERS = frozenset(
         "AttachDistributedSequenceExec",
     }
 )
-"""Nodes that have an exchange, or a cache, without being called one."""
+"""Nodes that have an exchange or a cache inside, without its name."""
 
 
 @dataclass(frozen=True)
-class _OnTheWay:
-    """A node above a leaf of the stream. ``below`` has None for a child that is static."""
+class _StreamNode:
+    """A node that reads the stream. ``below`` has None for a child that is static.
+
+    ``source_id`` is that of a file leaf, None for other nodes.
+    """
 
     node: Node
     children: tuple[Node, ...]
-    below: tuple[_OnTheWay | None, ...]
+    below: tuple[_StreamNode | None, ...]
     source_id: str | None = None
 
 
 class CompiledPlan:
-    """What :class:`QueryCompiler` makes. One thread uses it."""
+    """The plan of a query, which :class:`QueryCompiler` makes. Only one thread may use it."""
 
     def __init__(
         self,
@@ -67,21 +70,22 @@ class CompiledPlan:
         self._files = files
         self._is_all_stream = True
         self._keeps_rows = False
-        self._way = self._find_way(executed)
+        # None if the optimizer has found that the query never gives a row.
+        self._stream = self._stream_nodes(executed)
         self.observes = "CollectMetrics" in str(executed.treeString())
         self._lasting: tuple[Node, RowCounter] | None = None
         self._copies = itertools.count()
 
-    def _find_way(self, node: Node) -> _OnTheWay | None:
+    def _stream_nodes(self, node: Node) -> _StreamNode | None:
         c = self._c
         if is_fetch(c, node):
-            return _OnTheWay(node, (), ())
+            return _StreamNode(node, (), ())
         source_id = template_source(c, node)
         if source_id is not None:
             self._is_all_stream = False
-            return _OnTheWay(node, (), (), source_id)
+            return _StreamNode(node, (), (), source_id)
         children = c.children(node)
-        below = tuple(self._find_way(child) for child in children)
+        below = tuple(self._stream_nodes(child) for child in children)
         if not any(below):
             return None
         if not all(below):
@@ -89,26 +93,25 @@ class CompiledPlan:
         name = c.name(node)
         if "Exchange" in name or name in _KEEPERS:
             self._keeps_rows = True
-        return _OnTheWay(node, tuple(children), below)
+        return _StreamNode(node, tuple(children), below)
 
     def for_batch(self, files: Mapping[str, Sequence[str]]) -> ExecutablePlan:
-        """The plan of a batch, to run once. ``files`` has the files of each file leaf."""
+        """Return the plan of a batch, to run once. ``files`` has the files of each file leaf."""
         if not self._files:
             return ExecutablePlan(self._c, self, None, {})
         scans: dict[str, list[Node]] = {}
         return ExecutablePlan(self._c, self, self.copy(files, scans), scans)
 
     def copy(self, files: Mapping[str, Sequence[str]] | None = None, scans: Any = None) -> Node:
-        """A plan that has not run yet. ``scans`` is given the scans of its files."""
+        """Return a plan that has not run yet, and put the scans of its files into ``scans``."""
         with self._c.active(self.jsession):
-            # Without a way the optimizer has found that there is never a row.
-            if self._way is None or self._is_all_stream:
+            if self._stream is None or self._is_all_stream:
                 return self.template.clone()
-            return self._renewed(self._way, files or {}, {} if scans is None else scans)
+            return self._renewed(self._stream, files or {}, {} if scans is None else scans)
 
     def lasting(self) -> tuple[Node, RowCounter] | None:
-        """A plan that may be run again, and what counts its rows; None if there is no such plan."""
-        if self._files or self._way is None or self._keeps_rows:
+        """Return a plan that can run for every batch, and its row counter; None if a copy is needed."""
+        if self._files or self._stream is None or self._keeps_rows:
             return None
         if self._lasting is None:
             plan = self.copy()
@@ -119,26 +122,26 @@ class CompiledPlan:
         return self._lasting
 
     def _renewed(
-        self, way: _OnTheWay, files: Mapping[str, Sequence[str]], scans: dict[str, list[Node]]
+        self, stream: _StreamNode, files: Mapping[str, Sequence[str]], scans: dict[str, list[Node]]
     ) -> Node:
-        if way.source_id is not None:
-            relation = self._files[way.source_id].relation(files[way.source_id])
-            scan = scan_of(self._c, way.node, relation)
-            scans.setdefault(way.source_id, []).append(scan)
+        if stream.source_id is not None:
+            relation = self._files[stream.source_id].relation(files[stream.source_id])
+            scan = scan_of(self._c, stream.node, relation)
+            scans.setdefault(stream.source_id, []).append(scan)
             return scan
-        if not way.below:
-            return self._renewed_fetch(way.node)
+        if not stream.below:
+            return self._renewed_fetch(stream.node)
         children = [
             child if below is None else self._renewed(below, files, scans)
-            for child, below in zip(way.children, way.below, strict=True)
+            for child, below in zip(stream.children, stream.below, strict=True)
         ]
-        return way.node.withNewChildren(self._c.seq(children))
+        return stream.node.withNewChildren(self._c.seq(children))
 
     def _renewed_fetch(self, node: Node) -> Node:
-        """A split leaf that is not equal to the one before.
+        """Return a split leaf that is not equal to the one before.
 
-        ``withNewChildren`` gives the node itself if its new children are equal to the old ones: with a mere
-        clone at the leaf an exchange above it would keep its rows.
+        ``withNewChildren`` returns the node itself if its new children are equal to the old ones: over a mere
+        clone of the leaf, an exchange would keep its rows.
         """
         c = self._c
         if c.name(node) != "RDDScanExec":
@@ -157,7 +160,7 @@ class CompiledPlan:
 
 
 class ExecutablePlan:
-    """The plan of one batch. It is run once, by one of :meth:`count`, :meth:`collect`, :meth:`execute`."""
+    """The plan of one batch. Run it once, by one of :meth:`count`, :meth:`collect`, :meth:`execute`."""
 
     def __init__(
         self,
@@ -172,7 +175,7 @@ class ExecutablePlan:
         self._scans = scans
 
     def count(self) -> int:
-        """Compute all rows. How many there are."""
+        """Compute all rows, and return how many there are."""
         lasting = self.compiled.lasting()
         if lasting is None:
             return RowCounter(self.catalyst, self.execute()).count()
@@ -180,7 +183,7 @@ class ExecutablePlan:
         return rows.count()
 
     def collect(self) -> Any:
-        """The JVM array of its rows, on the driver."""
+        """Return the rows as a JVM array, on the driver."""
         lasting = self.compiled.lasting()
         if lasting is not None:
             self._plan = lasting[0]
@@ -189,15 +192,15 @@ class ExecutablePlan:
             return plan.executeCollectPublic()
 
     def execute(self) -> Any:
-        """The JVM RDD of its rows: of this batch only, because Spark caches rows by the RDD they are from."""
+        """Return the rows as a JVM RDD of this batch only: Spark caches rows by the RDD they come from."""
         plan = self._own_plan()
         with self.catalyst.active(self.compiled.jsession):
             return plan.execute()
 
     def finish(self, is_complete: Callable[[], bool]) -> None:
-        """Compute state that the rows of the result did not ask for, after they have been computed.
+        """Compute the state that computing the rows of the result has left out.
 
-        A join whose table is empty does not read the stream, and a function of the user may stop reading.
+        A join with an empty table does not read the stream, and a function of the user may stop reading.
         """
         if is_complete() or self._plan is None:
             return
@@ -209,7 +212,7 @@ class ExecutablePlan:
                 return
 
     def _state_steps(self, node: Node) -> Iterator[Node]:
-        """From the top: what a step reads is computed with it."""
+        """Yield state steps from the top: computing one computes those below it."""
         if is_state_step(self.catalyst, node):
             yield node
         for child in self.catalyst.children(node):
@@ -221,7 +224,7 @@ class ExecutablePlan:
         return self._plan
 
     def rows_scanned(self, source_id: str) -> int | None:
-        """How many rows the scans of a file leaf have given, after the batch has run."""
+        """Return how many rows the scans of a file leaf have given, after the batch has run."""
         if source_id not in self._scans:
             return None
         return sum(
@@ -229,7 +232,7 @@ class ExecutablePlan:
         )
 
     def metrics(self) -> tuple[list[EventTimes], dict[str, Any]]:
-        """After the batch has run: the event times of each watermark, and what the user observes."""
+        """Return the event times of each watermark and the user's observed metrics, after the batch."""
         if not self.compiled.observes or self._plan is None:
             return [EventTimes(0) for _ in self.compiled.watermarks], {}
         c = self.catalyst

@@ -1,11 +1,11 @@
 """The streaming leaf that a DataFrame stands on until its query starts.
 
-``spark.readStream`` gives an ordinary streaming DataFrame of Spark's, so that its whole API, SQL over
-temporary views and Spark's own analysis work on it. Nothing ever reads that leaf: it carries an id, by which
-the compiler finds out what is to be read in its place.
+``spark.readStream`` gives an ordinary streaming DataFrame of Spark's, so its whole API, SQL over temporary
+views and Spark's own analysis work on it. Nothing ever reads that leaf: it carries the id of a source, which
+the compiler reads in its place.
 
-A file format is opened by Spark's own stream reader, whose checks, schema rules, partition columns and
-``_metadata`` column hold. Everything else stands on an empty directory of Parquet files with its schema.
+Spark's own stream reader opens a file format, so its checks, schema rules, partition columns and
+``_metadata`` column hold. Every other source stands on an empty directory of Parquet files with its schema.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pyspark.sql.streaming.readwriter import DataStreamReader
 from pyspark.sql.types import StructType
 
 from tidemill.common.temporary_folder import temporary_folder
-from tidemill.errors import QueryError, UnsupportedError
+from tidemill.errors import SourceError, UnsupportedError
 
 SOURCE_OPTION = "tidemillSource"
 STREAMING_RELATION = "StreamingRelation"
@@ -30,12 +30,12 @@ STREAMING_RELATION = "StreamingRelation"
 
 @dataclass(frozen=True)
 class SourceDefinition:
-    """What a placeholder stands for. ``make`` makes a new source for each query that starts
+    """The source that a placeholder stands for. ``make`` makes a new one for each query that starts
     (:class:`tidemill.batches.table_source.TableSource`).
 
-    ``options`` are those of the reader, by any case. ``name`` is what ``readStream.name()`` said.
+    ``options`` are those of the reader, in any case. ``name`` comes from ``readStream.name()``.
     ``backpressure`` and ``max_rate_per_s`` are the options ``backpressure`` and ``maxRatePerSecond``, None
-    where the reader does not say.
+    where the reader has none.
     """
 
     format: str
@@ -50,7 +50,7 @@ class SourceDefinition:
 
 @dataclass(frozen=True)
 class StreamingLeaf:
-    """A streaming leaf of a plan. ``source_id`` is None for one that Spark's own reader has made."""
+    """A streaming leaf of a plan. ``source_id`` is None for a leaf that Spark's own reader has made."""
 
     source_id: str | None
     description: str
@@ -58,8 +58,8 @@ class StreamingLeaf:
 
 @dataclass
 class _Definitions:
-    """All placeholders of the process. A plan may outlive every Python object that knows of it (as a view),
-    so that nothing is ever forgotten; a definition is small.
+    """All placeholders of the process. A plan (as a view) may outlive every Python object that knows of it,
+    so definitions are never forgotten; they are small.
     """
 
     by_id: dict[str, SourceDefinition] = field(default_factory=dict)
@@ -82,8 +82,9 @@ def definition_of(source_id: str) -> SourceDefinition:
     with _definitions.lock:
         definition = _definitions.by_id.get(source_id)
     if definition is None:
-        raise QueryError(
-            f"the stream {source_id} is not known in this process: make it here, with spark.readStream"
+        raise SourceError(
+            f"the stream {source_id} is not known in this process: make it here, with spark.readStream",
+            source=source_id,
         )
     return definition
 
@@ -96,9 +97,9 @@ def file_placeholder(
     options: Mapping[str, str],
     path: str | None,
 ) -> DataFrame:
-    """A leaf that Spark's own file stream reader makes, with Spark's own errors.
+    """Return a leaf that Spark's own file stream reader makes, with Spark's own errors.
 
-    A format of None is ``spark.sql.sources.default``.
+    A format of None is the session's default format.
     """
     reader = DataStreamReader(spark)  # PySpark's own
     if format_name is not None:
@@ -111,6 +112,7 @@ def file_placeholder(
 
 
 def empty_placeholder(spark: SparkSession, source_id: str, schema: StructType) -> DataFrame:
+    """Return a leaf with this schema, over an empty directory."""
     reader = DataStreamReader(spark).format("parquet").schema(schema)
     return reader.option(SOURCE_OPTION, source_id).load(_empty_directory())
 
@@ -128,7 +130,7 @@ class StreamedTable:
 def table_placeholder(
     spark: SparkSession, source_id: str, table_name: str, options: Mapping[str, str]
 ) -> StreamedTable:
-    """A leaf for a table of the catalog, which has to be one of files."""
+    """Return a leaf for a table of the catalog, which has to be a table of files."""
     reader = DataStreamReader(spark)
     for key, value in options.items():
         reader = reader.option(key, value)
@@ -147,40 +149,47 @@ def table_placeholder(
 
 
 def streaming_leaves(df: DataFrame) -> list[StreamingLeaf]:
-    """The streaming leaves of a DataFrame, from left to right."""
+    """Return the streaming leaves of a DataFrame, from left to right."""
     found = []
     for leaf in _leaves(df):
         kind = leaf.getClass().getSimpleName()
-        if (
-            not leaf.isStreaming() or kind == "CTERelationRef"
-        ):  # its definition has leaves of its own
-            continue
-        source_id = None
-        if kind == STREAMING_RELATION:
-            options = leaf.dataSource().options()
-            for key in (SOURCE_OPTION, SOURCE_OPTION.lower()):
-                value = options.get(key)
-                if value.isDefined():
-                    source_id = str(value.get())
-                    break
-        found.append(StreamingLeaf(source_id, str(leaf.simpleString(25))))
+        # The definition of a CTE has leaves of its own.
+        if leaf.isStreaming() and kind != "CTERelationRef":
+            source_id = source_id_of(leaf) if kind == STREAMING_RELATION else None
+            found.append(StreamingLeaf(source_id, str(leaf.simpleString(25))))
     return found
 
 
-def streaming_sources(df: DataFrame) -> list[str]:
-    """The ids of the sources of a DataFrame, from left to right, each of them once.
+def source_id_of(relation: Any) -> str | None:
+    """Return the source that a ``StreamingRelation`` stands for; None if Spark's own reader made it."""
+    options = relation.dataSource().options()
+    for key in (SOURCE_OPTION.lower(), SOURCE_OPTION):
+        value = options.get(key)
+        if value.isDefined():
+            return str(value.get())
+    return None
 
-    A stream that Spark's own reader has made is refused: nobody but Spark could read it.
+
+def streaming_sources(df: DataFrame) -> list[str]:
+    """Return the ids of the sources of a DataFrame, from left to right, each of them once.
+
+    Refuses a stream that Spark's own reader has made: only Spark could read it.
     """
     ids: dict[str, None] = {}
     for leaf in streaming_leaves(df):
         if leaf.source_id is None:
-            raise QueryError(
-                f"{leaf.description} is a stream of Spark's own, made before tidemill.attach(spark) or in "
-                "another session: make it again with spark.readStream of the attached session"
-            )
+            raise not_our_stream(leaf.description)
         ids[leaf.source_id] = None
     return list(ids)
+
+
+def not_our_stream(description: str) -> SourceError:
+    """Return the error about a stream that Spark's own reader has made."""
+    return SourceError(
+        f"{description} is a stream of Spark's own, made before tidemill.attach(spark) or in "
+        "another session: make it again with spark.readStream of the attached session",
+        source=description,
+    )
 
 
 def _leaves(df: DataFrame) -> list[Any]:

@@ -1,8 +1,8 @@
-"""Where a compiled query reads its stream: what takes the place of a placeholder leaf.
+"""The leaves that a compiled query reads its stream from, in place of placeholders.
 
 A **split leaf** runs a Python function in tasks, which learns from a local property what to read: the plan
-is the same for every batch. A **file leaf** is a scan of Spark's own file readers over a template that no
-batch reads; for each batch the scan gets the files of that batch, and everything that the optimizer has
+is the same for every batch. A **file leaf** is a scan of Spark's own file readers over a template file that
+no batch reads; for each batch the scan gets the files of that batch, and everything that the optimizer has
 decided about it (columns, filters) stays.
 """
 
@@ -16,9 +16,8 @@ from typing import Any
 from tidemill.common.temporary_folder import temporary_folder
 from tidemill.errors import UnsupportedError
 from tidemill.spark.compiler.catalyst import Catalyst, Node
+from tidemill.spark.compiler.placeholder import SOURCE_OPTION
 
-SOURCE_OPTION = "tidemillSource"
-STREAMING_RELATION = "StreamingRelation"
 _FETCH = "tidemill_fetch"
 _TEMPLATES = "template"
 _TEMPLATE_BYTES = 1 << 40
@@ -26,20 +25,20 @@ _TEMPLATE_BYTES = 1 << 40
 
 @dataclass(frozen=True)
 class SplitLeaf:
-    """``fetch`` is a ``mapInArrow`` function."""
+    """A leaf that reads splits. ``fetch`` is a ``mapInArrow`` function."""
 
     fetch: Callable[..., Any]
 
 
 @dataclass(frozen=True)
 class FileLeaf:
-    """``partition_columns``: those that the directories of the files say, where it is known by now."""
+    """A leaf that reads files. ``partition_columns`` are those of their directories, None if unknown yet."""
 
     partition_columns: tuple[str, ...] | None = None
 
 
 class PartitioningChangedError(Exception):
-    """The files of a batch lie in other ``key=value`` directories than those that were planned for."""
+    """The files of a batch lie in ``key=value`` directories with other keys than the plan expects."""
 
     def __init__(self, source_id: str, partition_columns: tuple[str, ...]) -> None:
         super().__init__(source_id, partition_columns)
@@ -50,16 +49,8 @@ class PartitioningChangedError(Exception):
 Leaf = SplitLeaf | FileLeaf
 
 
-def source_id_of(node: Node) -> str | None:
-    """The source that a placeholder stands for; None for a streaming leaf that is not ours."""
-    found = node.dataSource().options().get(SOURCE_OPTION.lower())
-    if found.isEmpty():
-        found = node.dataSource().options().get(SOURCE_OPTION)
-    return None if found.isEmpty() else str(found.get())
-
-
 class LeafBuilder:
-    """Puts leaves into a logical plan. ``tasks`` is how many read a split leaf."""
+    """Makes the leaves of a logical plan. ``tasks`` is the number of tasks that read a split leaf."""
 
     def __init__(self, catalyst: Catalyst, jsession: Any, tasks: int) -> None:
         self._c = catalyst
@@ -68,6 +59,7 @@ class LeafBuilder:
         self.files: dict[str, FileRelations] = {}
 
     def build(self, placeholder: Node, source_id: str, leaf: Leaf) -> Node:
+        """Return a leaf with the columns of the placeholder."""
         if isinstance(leaf, SplitLeaf):
             return self._split_leaf(placeholder, leaf)
         self.files[source_id] = FileRelations(
@@ -88,9 +80,9 @@ class LeafBuilder:
         return self._c.logical.MapInArrow(function, placeholder.output(), base, False, self._c.none)
 
     def _base(self) -> Node:
-        """A leaf with so many partitions and no rows to speak of.
+        """Return a leaf with one row for each task: the number of the task.
 
-        Not a Range: Spark thinks that one is tiny, and would broadcast the stream in a join.
+        Not a Range: Spark knows that a Range is tiny, and would broadcast the stream in a join.
         """
         c = self._c
         range_ = self._jsession.range(0, self._tasks, 1, self._tasks)
@@ -123,7 +115,7 @@ class LeafBuilder:
 
 
 def relation_leaf(catalyst: Catalyst, placeholder: Node, relation: Any) -> Node:
-    """A scan of a relation, with the very columns of the placeholder."""
+    """Return a scan of a relation, with the very columns of the placeholder."""
     by_name = {str(a.name()): a for a in catalyst.items(placeholder.output())}
     names = list(relation.schema().fieldNames())
     hidden = [attribute for name, attribute in by_name.items() if name not in names]
@@ -133,7 +125,7 @@ def relation_leaf(catalyst: Catalyst, placeholder: Node, relation: Any) -> Node:
 
 
 class FileRelations:
-    """Makes the relation of a batch: what Spark's file stream would read, with the reader's options."""
+    """Makes the relation of a batch's files, with the reader's options, as Spark's file stream does."""
 
     def __init__(
         self,
@@ -160,14 +152,14 @@ class FileRelations:
             str(pair._1()): str(pair._2()) for pair in catalyst.items(source.options().toSeq())
         }
         self._path = next((v for k, v in options.items() if k.lower() == "path"), None)
-        self._options = {k: v for k, v in options.items() if k.lower() not in _OF_THE_STREAM}
+        self._options = {k: v for k, v in options.items() if k.lower() not in _STREAM_OPTIONS}
 
     def template(self, file: str) -> Any:
-        """The relation to plan with."""
+        """Return the relation to plan with."""
         return self._resolve([file], self._c.seq(self._partition_columns), self._options)
 
     def any_relation(self, files: Sequence[str]) -> Any:
-        """The relation of some files, which may be none."""
+        """Return the relation of some files, or of none."""
         if not files:
             return self.template(f"file://{temporary_folder('empty')}")
         options = dict(self._options)
@@ -176,7 +168,7 @@ class FileRelations:
         return self._resolve(files, self._inferred, options)
 
     def relation(self, files: Sequence[str]) -> Any:
-        """The relation of some files that are partitioned as it was planned for."""
+        """Return the relation of some files; raise if they are partitioned otherwise than planned."""
         relation = self.any_relation(files)
         found = tuple(map(str, relation.partitionSchema().fieldNames()))
         if found != self._partition_columns:
@@ -199,8 +191,8 @@ class FileRelations:
         return source.resolveRelation(False, False, False)
 
 
-# Options that say which files a stream takes, and would make a read of given files look for them again.
-_OF_THE_STREAM = frozenset(
+# Options that choose the files of a stream. A read of chosen files must not choose again.
+_STREAM_OPTIONS = frozenset(
     {
         "path",
         SOURCE_OPTION.lower(),
@@ -221,12 +213,12 @@ _OF_THE_STREAM = frozenset(
 
 
 def is_fetch(catalyst: Catalyst, node: Node) -> bool:
-    """True for a split leaf in a physical plan."""
+    """Return True for a split leaf in a physical plan."""
     return catalyst.name(node) == "MapInArrowExec" and node.func().name() == _FETCH
 
 
 def template_file(source_id: str) -> str:
-    """A file that looks too large to be broadcast, and takes no room."""
+    """Make a sparse file: it looks too large to be broadcast, and takes no room on disk."""
     path = os.path.join(temporary_folder(_TEMPLATES), f"source-{source_id}")
     if not os.path.exists(path):
         with open(path, "wb") as file:
@@ -235,7 +227,7 @@ def template_file(source_id: str) -> str:
 
 
 def template_source(catalyst: Catalyst, node: Node) -> str | None:
-    """The source of a file leaf, if the node of a physical plan is the scan of one."""
+    """Return the source of a file leaf, if the node of a physical plan is its scan."""
     if catalyst.name(node) != "FileSourceScanExec":
         return None
     for path in catalyst.items(node.relation().location().rootPaths()):
@@ -246,7 +238,7 @@ def template_source(catalyst: Catalyst, node: Node) -> str | None:
 
 
 def scan_of(catalyst: Catalyst, scan: Node, relation: Any) -> Node:
-    """The scan, of another relation of the same format and schema."""
+    """Return the scan of another relation, which has the same format and schema."""
     return catalyst.copy(scan, {0: relation})
 
 

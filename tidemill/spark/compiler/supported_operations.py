@@ -1,6 +1,6 @@
 """Which operations a stream may go through, in which output mode.
 
-What is refused is refused when the query starts, by its name and with a way to write it.
+A query with any other operation is refused when it starts; the error names the operation and another way.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from tidemill.common.output_modes import APPEND, COMPLETE
 from tidemill.errors import QueryError, UnsupportedError
 from tidemill.spark.compiler.catalyst import Catalyst, Node
-from tidemill.spark.compiler.stateful.aggregation import event_time_of
+from tidemill.spark.compiler.event_time import event_time_column
 from tidemill.spark.compiler.stateful.distinct_aggregates import require_distinct
 from tidemill.spark.compiler.stateful.key_types import require_keys
 
-# These look at one row at a time, or only say how rows are spread.
+# Operations that look at one row at a time, or only say how rows are spread over tasks.
 _STATELESS = {
     "Project", "Filter", "SubqueryAlias", "View", "Generate", "Expand", "MapInPandas", "MapInArrow",
     "MapPartitions", "DeserializeToObject", "SerializeFromObject", "TypedFilter", "Repartition",
@@ -24,57 +24,65 @@ _STATELESS = {
 }  # fmt: skip
 
 _LATER = "is not supported yet"
+_IN_FOREACH_BATCH = "use it in foreachBatch, on the rows of each batch"
 _STATE_OF_THE_USER = (
     "this is planned, and not there yet. Use groupBy with an aggregate function, or detach the session to "
     "run the query on Structured Streaming"
 )
-_HOW = {
-    "Window": "analytic functions (OVER) need all rows of a stream. Aggregate by a time window instead: "
-    'groupBy(window("time", "10 minutes"), ...)',
-    "Offset": "OFFSET needs an order of all rows. Use it in foreachBatch, or on the sink's table",
-    "Tail": "use it in foreachBatch, or on the sink's table",
-    "Intersect": "use dropDuplicates and a join with a static DataFrame",
-    "Except": "use a left anti join with a static DataFrame",
-    "Sample": "which rows are taken would depend on how they are spread over tasks. Take them by what is in "
-    'them: filter("abs(hash(id)) % 100 < 5")',
-    "FlatMapGroupsInPandas": "groupBy().applyInPandas sees all rows of a group at once, and a stream never "
-    "has them. Use it in foreachBatch, or an aggregate function",
-    "FlatMapGroupsInArrow": "groupBy().applyInArrow sees all rows of a group at once, and a stream never "
-    "has them. Use it in foreachBatch, or an aggregate function",
-    "FlatMapCoGroupsInPandas": "cogroup().applyInPandas sees all rows of a group at once, and a stream "
-    "never has them. Use it in foreachBatch, or join the stream with a static DataFrame",
-    "FlatMapCoGroupsInArrow": "cogroup().applyInArrow sees all rows of a group at once, and a stream "
-    "never has them. Use it in foreachBatch, or join the stream with a static DataFrame",
-    "FlatMapGroupsInPandasWithState": _STATE_OF_THE_USER,
-    "TransformWithState": _STATE_OF_THE_USER,
-    "TransformWithStateInPySpark": _STATE_OF_THE_USER,
-    "TransformWithStateInPandas": _STATE_OF_THE_USER,
-    "FlatMapGroupsWithState": _STATE_OF_THE_USER,
-    "AggregateInPandas": "a pandas aggregate function has no partial results that could be kept as state. "
-    "Use one of Spark's aggregate functions, or foreachBatch",
-}
-_NAMES = {
-    "Window": "a window function",
-    "Offset": "offset()",
-    "Tail": "tail()",
-    "Intersect": "intersect()",
-    "Except": "subtract()/exceptAll()",
-    "Sample": "sample()",
-    "FlatMapGroupsInPandas": "applyInPandas",
-    "FlatMapGroupsInArrow": "applyInArrow",
-    "FlatMapCoGroupsInPandas": "cogroup().applyInPandas",
-    "FlatMapCoGroupsInArrow": "cogroup().applyInArrow",
-    "FlatMapGroupsInPandasWithState": "applyInPandasWithState",
-    "TransformWithState": "transformWithState",
-    "TransformWithStateInPySpark": "transformWithState",
-    "TransformWithStateInPandas": "transformWithStateInPandas",
-    "FlatMapGroupsWithState": "flatMapGroupsWithState",
+_NO_BUFFERS = (
+    "a pandas aggregate function has no partial results that could be kept as state. "
+    "Use one of Spark's aggregate functions, or foreachBatch"
+)
+# By the node of the plan: the name of the operation, and what to do instead.
+_UNSUPPORTED = {
+    "Window": (
+        "a window function",
+        "analytic functions (OVER) need all rows of a stream. Aggregate by a time window instead: "
+        'groupBy(window("time", "10 minutes"), ...)',
+    ),
+    "Offset": (
+        "offset()",
+        "OFFSET needs an order of all rows. Use it in foreachBatch, or on the sink's table",
+    ),
+    "Tail": ("tail()", "use it in foreachBatch, or on the sink's table"),
+    "Intersect": ("intersect()", "use dropDuplicates and a join with a static DataFrame"),
+    "Except": ("subtract()/exceptAll()", "use a left anti join with a static DataFrame"),
+    "Sample": (
+        "sample()",
+        "which rows are taken would depend on how they are spread over tasks. Take them by what is in "
+        'them: filter("abs(hash(id)) % 100 < 5")',
+    ),
+    "FlatMapGroupsInPandas": (
+        "applyInPandas",
+        "groupBy().applyInPandas sees all rows of a group at once, and a stream never "
+        "has them. Use it in foreachBatch, or an aggregate function",
+    ),
+    "FlatMapGroupsInArrow": (
+        "applyInArrow",
+        "groupBy().applyInArrow sees all rows of a group at once, and a stream never "
+        "has them. Use it in foreachBatch, or an aggregate function",
+    ),
+    "FlatMapCoGroupsInPandas": (
+        "cogroup().applyInPandas",
+        "cogroup().applyInPandas sees all rows of a group at once, and a stream "
+        "never has them. Use it in foreachBatch, or join the stream with a static DataFrame",
+    ),
+    "FlatMapCoGroupsInArrow": (
+        "cogroup().applyInArrow",
+        "cogroup().applyInArrow sees all rows of a group at once, and a stream "
+        "never has them. Use it in foreachBatch, or join the stream with a static DataFrame",
+    ),
+    "FlatMapGroupsInPandasWithState": ("applyInPandasWithState", _STATE_OF_THE_USER),
+    "TransformWithState": ("transformWithState", _STATE_OF_THE_USER),
+    "TransformWithStateInPySpark": ("transformWithState", _STATE_OF_THE_USER),
+    "TransformWithStateInPandas": ("transformWithStateInPandas", _STATE_OF_THE_USER),
+    "FlatMapGroupsWithState": ("flatMapGroupsWithState", _STATE_OF_THE_USER),
 }
 
 
 @dataclass
 class StreamFacts:
-    """What the operations below a node amount to."""
+    """The stateful operations of a plan, and whether it reads a stream."""
 
     streaming: bool = False
     aggregates: int = 0
@@ -90,18 +98,20 @@ class StreamFacts:
 
 
 class SupportedOperations:
-    """Checks an analyzed plan, node by node from the leaves."""
+    """Checks an analyzed plan, node by node from the leaves up."""
 
     def __init__(self, catalyst: Catalyst, output_mode: str) -> None:
         self._c = catalyst
         self._mode = output_mode
 
     def check(self, plan: Node) -> StreamFacts:
+        """Return the facts of the plan. Raises for an operation that is not supported."""
         facts = self._check(plan)
         if self._mode == COMPLETE and facts.streaming and not facts.aggregates:
             raise QueryError(
                 "outputMode('complete') writes the whole result after each batch, and this query keeps no "
-                "result: it has no aggregation. Use outputMode('append'), or aggregate (groupBy)."
+                "result: it has no aggregation. Use outputMode('append'), or aggregate (groupBy).",
+                operation="outputMode('complete')",
             )
         return facts
 
@@ -133,20 +143,19 @@ class SupportedOperations:
             case "DeduplicateWithinWatermark":
                 require_keys(self._c, "dropDuplicatesWithinWatermark", self._c.items(node.keys()))
                 self._deduplicate("dropDuplicatesWithinWatermark", facts)
-                if event_time_of(self._c, self._c.items(node.child().output())) is None:
+                if event_time_column(self._c, self._c.items(node.child().output())) is None:
                     raise QueryError(
                         "dropDuplicatesWithinWatermark needs a watermark: call withWatermark(column, "
-                        "delay) before it."
+                        "delay) before it.",
+                        operation="dropDuplicatesWithinWatermark",
                     )
             case "Join":
                 self._join(node, children)
             case "Sort" | "GlobalLimit" | "LocalLimit":
                 self._sort_or_limit(name, facts)
             case _:
-                raise UnsupportedError(
-                    f"{_NAMES.get(name, name)} over a stream is not supported: "
-                    f"{_HOW.get(name, 'use it in foreachBatch, on the rows of each batch')}."
-                )
+                operation, instead = _UNSUPPORTED.get(name, (name, _IN_FOREACH_BATCH))
+                raise UnsupportedError(f"{operation} over a stream is not supported: {instead}.")
         return facts
 
     def _expressions(self, node: Node) -> None:
@@ -188,12 +197,13 @@ class SupportedOperations:
                 )
         if self._mode == APPEND:
             known = [key for key in keys if key is not None]
-            if event_time_of(c, known) is None:
+            if event_time_column(c, known) is None:
                 raise QueryError(
                     "outputMode('append') writes a group once, when it cannot change any more, and without "
                     "a watermark groups may always change. Call withWatermark(column, delay) before "
                     'groupBy, and group by that column or window(column, "10 minutes"); or use '
-                    "outputMode('update') or outputMode('complete')."
+                    "outputMode('update') or outputMode('complete').",
+                    operation="groupBy",
                 )
         facts.aggregates += 1
 
@@ -203,7 +213,7 @@ class SupportedOperations:
         if name == "PythonUDAF":
             raise UnsupportedError(
                 f"the aggregate function {part.name()}, of pandas or Arrow, over a stream is not "
-                f"supported: {_HOW['AggregateInPandas']}."
+                f"supported: {_NO_BUFFERS}."
             )
         if name == "Measure":
             raise UnsupportedError(

@@ -10,6 +10,8 @@ from pyspark import RDD
 from pyspark.serializers import NoOpSerializer
 from pyspark.sql import SparkSession
 
+from tidemill.spark.session.settings import LARGE_ARROW_TYPES
+
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
@@ -88,5 +90,5 @@ def text_as_arrow(spark_context: SparkContext, uris: list[str]) -> tuple[RDD[byt
     session = SparkSession(spark_context)
     reader = session.read.option("ignoreMissingFiles", "true").option("ignoreCorruptFiles", "true")
     batches: Any = reader.text(uris)._jdf.toArrowBatchRdd()
-    large = session.conf.get("spark.sql.execution.arrow.useLargeVarTypes", "false") == "true"
+    large = session.conf.get(LARGE_ARROW_TYPES, "false") == "true"
     return RDD(batches.toJavaRDD(), spark_context, NoOpSerializer()), large

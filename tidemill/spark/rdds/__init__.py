@@ -1,1 +1,8 @@
-"""RDDs as DStreams use them: reducing by key, partitions with a place to run."""
+"""RDDs as DStreams use them.
+
+::
+
+    combine        reducing and grouping by key, with fewer exchanges than PySpark
+    record_chain   chains of record steps that a combine step runs in one loop
+    located_rdd    an RDD whose partitions say where they want to run
+"""

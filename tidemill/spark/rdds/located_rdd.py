@@ -15,9 +15,10 @@ if TYPE_CHECKING:
 def located_rdd(
     spark_context: SparkContext, items: Sequence[tuple[bytes, Sequence[str]]]
 ) -> RDD[bytes]:
-    """One partition for each item, with the locations it prefers: hosts, or ``executor_<host>_<id>``.
+    """Return an RDD with one partition for each item, at the locations that the item prefers.
 
-    PySpark's ``parallelize`` cannot say this; ``SparkContext.makeRDD`` of the JVM can.
+    A location is a host, or ``executor_<host>_<id>``. PySpark's ``parallelize`` takes no locations;
+    ``SparkContext.makeRDD`` of the JVM does.
     """
     jvm: Any = spark_context._jvm
     to_seq = jvm.PythonUtils.toSeq

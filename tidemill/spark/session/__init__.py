@@ -1,1 +1,15 @@
-"""The session and its context: settings, executors, jobs, failures, what is shipped to workers."""
+"""The Spark session and its context.
+
+::
+
+    session               making a session that is fast for small batches
+    settings              the settings of Spark that Tidemill reads or sets
+    patches               attaching: PySpark's classes ask whether a session is attached
+    shipping              Tidemill's own code on workers that do not have it
+    executors             which executors there are, and which one a task runs on
+    executor_info         an executor, as a value
+    job_properties        job groups and local properties of the current thread
+    failures              the user's traceback, out of an error of Spark's
+    memory_table          a table in the driver's JVM that grows while others query it
+    python_data_sources   Python data sources that a program has registered with Spark
+"""

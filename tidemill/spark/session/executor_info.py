@@ -1,4 +1,4 @@
-"""What is known of an executor."""
+"""An executor, as a value. Receivers use it without touching the JVM."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class ExecutorInfo:
 
     @property
     def location(self) -> str:
-        """The preferred location of a task that is to run on this executor and on no other."""
+        """The preferred location of a task that should run on this executor only."""
         return f"executor_{self.host}_{self.executor_id}"
 
 

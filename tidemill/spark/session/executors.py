@@ -1,4 +1,4 @@
-"""The executors of a Spark application: on the driver, which there are; in a task, which this is."""
+"""The executors of a Spark application: on the driver, which ones there are; in a task, which one this is."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ DRIVER = "driver"
 
 
 class SparkExecutors:
-    """What the cluster manager can be asked about executors, on the driver."""
+    """Lists, requests and kills executors. Lives on the driver."""
 
     def __init__(self, spark_context: SparkContext) -> None:
         self._sc = spark_context
 
     def executors(self) -> list[ExecutorInfo]:
-        """Those that are alive now. The driver is one of them in local mode only."""
+        """Return the executors that are alive now. The driver is one of them in local mode only."""
         context = self._context()
         in_local_mode = context.isLocal()
         summaries = context.statusStore().executorList(True)
@@ -39,17 +39,17 @@ class SparkExecutors:
         return found
 
     def is_local(self) -> bool:
-        """True if everything runs in the driver's own JVM."""
+        """Return True if everything runs in the driver's own JVM."""
         return bool(self._context().isLocal())
 
     def request_total(self, n: int) -> bool:
-        """Ask for ``n`` executors in all, which will come later. False if the cluster has refused."""
+        """Ask for ``n`` executors in all, which come later. Return False if the cluster refuses."""
         jvm: Any = self._sc._jvm
         no_preferences = jvm.PythonUtils.toScalaMap({})
         return bool(self._context().requestTotalExecutors(n, 0, no_preferences))
 
     def kill(self, executor_id: str) -> bool:
-        """Give an executor back; none comes in its place. False if the cluster has refused."""
+        """Give an executor back, without a replacement. Return False if the cluster refuses."""
         return bool(self._context().killExecutor(executor_id))
 
     def _context(self) -> Any:
@@ -57,7 +57,7 @@ class SparkExecutors:
 
 
 def task_slots(spark_context: SparkContext) -> int:
-    """How many tasks can run at the same time on the executors that are there now."""
+    """Return how many tasks can run at the same time on the executors that are alive now."""
     context: Any = spark_context._jsc.sc()
     profile = context.resourceProfileManager().defaultResourceProfile()
     return int(context.maxNumConcurrentTasks(profile))
@@ -68,13 +68,13 @@ def current_executor(
     pid: int | None = None,
     environment: Mapping[str, str] = os.environ,
 ) -> tuple[str, str]:
-    """The id and the host of the executor that this task runs on: call it in a Python worker.
+    """Return the id and the host of the executor that this task runs on. Call it in a Python worker.
 
-    Spark does not tell its Python workers, but starts the JVM of an executor as
-    ``java ... --executor-id 3 --hostname node7 ...`` under every cluster manager, and the worker is
-    a descendant of that JVM. On Kubernetes, ``SPARK_EXECUTOR_ID`` says the id as well.
+    Spark does not tell its Python workers. But under every cluster manager it starts the JVM of an
+    executor as ``java ... --executor-id 3 --hostname node7 ...``, and the worker is a descendant of
+    that JVM. On Kubernetes, ``SPARK_EXECUTOR_ID`` has the id as well.
 
-    IF the worker belongs to no such JVM, it is that of a driver in local mode: ``driver`` and
+    IF the worker descends from no such JVM, it is one of a driver in local mode: return ``driver`` and
     ``localhost``.
     """
     named_id = environment.get("SPARK_EXECUTOR_ID")
@@ -86,13 +86,13 @@ def current_executor(
 
 
 def _executor_options(proc: Path, pid: int) -> tuple[str, str] | None:
-    """The executor id and the host name that the JVM above process ``pid`` was started with."""
+    """Return the executor id and the host name on the command line of the JVM above process ``pid``."""
     for _, command in ancestors_of(pid, proc):
         executor_id, host = _option(command, "--executor-id"), _option(command, "--hostname")
         if executor_id and host:
             return executor_id, host
         if command and os.path.basename(command[0]) == "java":
-            # The JVM of a driver. If that was itself started by a task, its executor is not ours.
+            # The JVM of a driver. If a task has started that driver, the task's executor is not ours.
             return None
     return None
 

@@ -1,4 +1,4 @@
-"""The user's traceback, out of whatever Spark wrapped around it."""
+"""The user's traceback, without what Spark, PySpark and Tidemill put around it."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ _HOW_TO_GO_ON = (
     "Repair or remove the file, and start the query again: the batch runs again, from its checkpoint. With "
     "the option ignoreCorruptFiles=true of the reader, files that cannot be read are left out."
 )
-# An error that Tidemill raises on purpose says all there is to say, without a trace.
+# An error that Tidemill raises on purpose is complete without a trace.
 _ERROR_OF_OURS = re.compile(r"^tidemill\.errors\.(?P<error>\w+: .*)", re.MULTILINE | re.DOTALL)
 _STANDARD_LIBRARY = re.compile(r'^ *File "[^"]*/lib/python3\.\d+/(?!site-packages/)')
 _FRAME = re.compile(r'^ {2}File "(?P<file>[^"]+)", line ')
 
 
 def user_traceback(error: BaseException) -> str:
-    """The error with the frames of the user's own code, as Python prints it, causes first.
+    """Return the error with the frames of the user's own code, as Python prints it, causes first.
 
     A failure on the executors shows where it happened there, then where on the driver its job was
-    started. A traceback without a frame of the user's is given whole.
+    started. If no frame is the user's, return the whole traceback.
     """
     from_spark = _sparks_message(error)
     if from_spark is None:
         return _without_plumbing("".join(traceback.format_exception(error)))
     start = from_spark.find(_HEADER)
-    # Java's own stack trace begins with a tab; a blank line may be part of the user's message.
+    # Lines of Java's stack trace begin with a tab; a blank line may be part of the user's message.
     in_task = re.split(r"\n\tat |\nDriver stacktrace", from_spark[max(0, start) :], maxsplit=1)[0]
     first = _without_plumbing(in_task).rstrip()
     if start < 0:
@@ -55,11 +55,12 @@ def user_traceback(error: BaseException) -> str:
 
 
 def is_file_already_there(error: BaseException) -> bool:
+    """Return True if Hadoop refused to write to a path that exists."""
     return isinstance(error, Py4JJavaError) and "FileAlreadyExistsException" in str(error)
 
 
 def where_it_failed(error: BaseException) -> str:
-    """In the user's code inside a task, in Spark itself, or in a function that ran on the driver."""
+    """Return ``on the executors`` for an error of a Python task, ``in Spark`` or ``on the driver``."""
     from_spark = _sparks_message(error)
     if from_spark is None:
         return "on the driver"
@@ -67,8 +68,8 @@ def where_it_failed(error: BaseException) -> str:
 
 
 def _sparks_message(error: BaseException) -> str | None:
-    """What Spark says of an error that came from the JVM; None for an error of Python's own."""
-    if isinstance(error, CapturedException):  # what a session with Spark SQL makes of it
+    """Return Spark's message of an error that came from the JVM; None for an error of Python's own."""
+    if isinstance(error, CapturedException):  # PySpark's own class for an error of the JVM
         return str(error)
     if isinstance(error, Py4JJavaError):
         try:
@@ -79,7 +80,7 @@ def _sparks_message(error: BaseException) -> str | None:
 
 
 def _causes(error: BaseException) -> list[str]:
-    """What the JVM says of the causes of an error: the first message may name the file only."""
+    """Return the JVM's messages of an error's causes: the error itself may only name a file."""
     found = []
     try:
         cause = _java_cause(error)
@@ -100,7 +101,7 @@ def _java_cause(error: BaseException) -> Any:
 
 
 def _without_plumbing(text: str) -> str:
-    """A traceback without the frames of PySpark and Tidemill, unless that leaves no frame at all."""
+    """Return a traceback without the frames of PySpark and Tidemill, unless no frame would be left."""
     parts = _parts(text)
     own = [part for part, is_own in parts if is_own]
     of_ours = _ERROR_OF_OURS.search(text)
@@ -112,12 +113,12 @@ def _without_plumbing(text: str) -> str:
 
 
 def _own_frames(text: str) -> list[str]:
-    """The frames of a traceback that are neither PySpark's nor Tidemill's, some lines each."""
+    """Return the frames of a traceback that are neither PySpark's nor Tidemill's, some lines each."""
     return [part for part, is_own in _parts(text) if is_own]
 
 
 def _parts(text: str) -> list[tuple[str, bool | None]]:
-    """A traceback cut into its frames, each with whether it is the user's, and other lines (None)."""
+    """Cut a traceback into frames, each with True if it is the user's, and other lines, with None."""
     parts: list[tuple[str, bool | None]] = []
     for line in text.splitlines(keepends=True):
         frame = _FRAME.match(line)
@@ -131,7 +132,7 @@ def _parts(text: str) -> list[tuple[str, bool | None]]:
 
 
 def _is_plumbing(file: str) -> bool:
-    # The second test is for executors, whose installation may lie elsewhere than the driver's.
+    # The pattern is for executors, where packages may be installed elsewhere than on the driver.
     return file.startswith((_PYSPARK, _TIDEMILL, FILE_NAME, "<frozen")) or bool(
         _INSTALLED.search(file)
     )

@@ -1,6 +1,6 @@
-"""What Spark's own UI shows of a batch, and what its jobs inherit from the thread that started it.
+"""Job groups and local properties: what Spark's own UI shows of a batch, and what its jobs inherit.
 
-All of it is per thread: PySpark pins every Python thread to a JVM thread of its own.
+Both belong to the current thread: PySpark pins every Python thread to a JVM thread of its own.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ OUTPUT_OP_ID = "spark.streaming.internal.outputOpId"
 
 
 class InheritedProperties:
-    """The local properties of the thread that starts a stream, such as its scheduler pool.
+    """The local properties of the thread that starts a stream, such as its scheduler pool, for its batches.
 
-    The job group is not inherited: every batch has its own.
+    They do not include the job group: every batch has its own.
     """
 
     def __init__(self, spark_context: SparkContext) -> None:
@@ -49,9 +49,9 @@ def describe_job(
 
 
 def cancel_jobs(spark_context: SparkContext, group: str) -> None:
-    """End the running jobs of a group, and those that a thread is just about to start.
+    """Cancel the running jobs of a group, and those that a thread is just about to start.
 
-    A group that was cancelled cannot be used again. A stopped context, or one whose JVM is gone, has no jobs.
+    A cancelled group cannot be used again. If the context is stopped, or its JVM is gone, there are no jobs.
     """
     if spark_context._jsc is not None:
         with suppress(Py4JError):

@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
 
 class MemoryTable:
-    """Spark's own memory sink, filled from here. Every query sees the rows of the moment when it is planned.
+    """Spark's own memory sink, filled from here. A query sees the rows that are there when it is planned.
 
-    Rows go from JVM to JVM: Python never sees them.
+    Rows go from the executors to the driver's JVM: Python never sees them.
     """
 
     def __init__(self, session: SparkSession, schema_json: str) -> None:
@@ -30,14 +30,14 @@ class MemoryTable:
         self._datasets = jvm.org.apache.spark.sql.classic.Dataset
 
     def create_view(self, name: str) -> None:
-        """Make it a temporary view, in place of one of that name."""
+        """Create a temporary view of the table, or replace the one of that name."""
         self._dataset().createOrReplaceTempView(name)
 
     def dataframe(self) -> DataFrame:
         return DataFrame(self._dataset(), self._session)
 
     def write(self, batch_id: int, rows: DataFrame, replaces: bool) -> int:
-        """Add the rows, or put them in the place of all others. How many there are.
+        """Add the rows, or replace all others by them if ``replaces``. Return how many there are.
 
         A batch that is not newer than the newest one changes nothing.
         """

@@ -1,8 +1,8 @@
-"""PySpark's classes, taught to ask whether a session is attached.
+"""PySpark's classes, patched to ask whether a session is attached.
 
 ``SparkSession.readStream`` and ``streams``, ``DataFrame.writeStream`` and the actions of a DataFrame
-are replaced once in the process. Each replacement does what PySpark does, unless the session is attached,
-which is looked up by the id of the JVM's session: PySpark makes a new Python object for it here and there.
+are replaced once in the process. Each replacement does what PySpark does, unless the session is attached.
+Sessions are told apart by the id of the JVM's session: PySpark may have several Python objects for one.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ ACTIONS = (
     "foreach",
     "foreachPartition",
 )
-"""What gives rows of a DataFrame to the program."""
+"""The methods that give rows of a DataFrame to the program."""
 
 
 @dataclass(frozen=True)
 class SessionHooks:
-    """What an attached session has in the place of Spark's own streaming.
+    """The functions of an attached session that take the place of Spark's own streaming.
 
-    ``for_action(df)`` is asked when an action is called on a streaming DataFrame: the DataFrame to run it
+    An action of a streaming DataFrame calls ``for_action(df)``, which returns the DataFrame to run the action
     on, or None to leave it to Spark.
     """
 
@@ -57,14 +57,14 @@ _installed = False
 
 
 def attach_hooks(spark: SparkSession, hooks: SessionHooks) -> SessionHooks:
-    """Attach the session, unless it is: what holds from now on."""
+    """Attach the session, unless it is attached. Return the hooks that it has from now on."""
     _install()
     with _lock:
         return _attached.setdefault(_key(spark), hooks)
 
 
 def detach_hooks(spark: SparkSession) -> SessionHooks | None:
-    """Leave the session to Spark again. What it had, or None if it was not attached."""
+    """Leave the session to Spark again. Return its hooks, or None if it was not attached."""
     with _lock:
         return _attached.pop(_key(spark), None)
 
@@ -74,7 +74,7 @@ def hooks_of(spark: SparkSession) -> SessionHooks | None:
         return None
     try:
         return _attached.get(_key(spark))
-    except Exception:  # the JVM is gone; what Spark says about that is better than what we could
+    except Exception:  # the JVM is gone: PySpark has the better error for that
         return None
 
 
@@ -108,7 +108,7 @@ def _hooks_of_stream(df: DataFrame) -> SessionHooks | None:
 def _replace_property(
     owner: type, name: str, hook_of: Callable[[Any], tuple[SessionHooks | None, str]]
 ) -> None:
-    original: Any = vars(owner)[name]  # a property, or one that keeps its value
+    original: Any = vars(owner)[name]  # a property, or a cached one
 
     def get(self: Any) -> Any:
         hooks, hook = hook_of(self)
@@ -120,7 +120,7 @@ def _replace_property(
 
 
 def _replace_stop() -> None:
-    """``SparkSession.stop()`` calls it as well. The sessions end with their context."""
+    """Replace ``SparkContext.stop``, which ``SparkSession.stop()`` calls as well: it ends all sessions."""
     original = SparkContext.stop
 
     @functools.wraps(original)

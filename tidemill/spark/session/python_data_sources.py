@@ -12,8 +12,9 @@ from tidemill.errors import UnsupportedError
 
 
 def python_data_source(spark: SparkSession, name: str) -> type[DataSource] | None:
-    """The class that is registered under a name, in any case, or None. Spark keeps it as the program
-    pickled it.
+    """Return the class that is registered under a name, in any case, or None.
+
+    Spark keeps the class as the program pickled it.
     """
     jsession: Any = spark._jsparkSession
     jvm: Any = spark._jvm
@@ -24,9 +25,9 @@ def python_data_source(spark: SparkSession, name: str) -> type[DataSource] | Non
     if function.broadcastVars().size():
         raise UnsupportedError(
             f"the Python data source {name!r} takes more than a megabyte of data along with its class: "
-            "load the data inside of its reader, or define the class in a module that executors have"
+            "load the data inside its reader, or define the class in a module that executors have"
         )
     byte = jvm.scala.reflect.ClassTag.Byte()
-    # What this process gave to the JVM itself.
+    # This process itself has given these bytes to the JVM.
     found: type[DataSource] = cloudpickle.loads(bytes(function.command().toArray(byte)))
     return found

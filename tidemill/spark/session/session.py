@@ -13,19 +13,19 @@ from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from tidemill.common.java import require_java
+from tidemill.spark.session.settings import (
+    APP_NAME,
+    FAST_SESSION,
+    MASTER,
+    PYTHON,
+    SPARK_LOG,
+    UNIX_SOCKETS,
+)
 
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaGateway
 
 logger = logging.getLogger(__name__)
-
-SPARK_LOG = "tidemill.spark.log"
-UNIX_SOCKETS = "spark.python.unix.domain.socket.enabled"
-
-TUNED: Mapping[str, str] = {
-    # Loopback TCP between the JVM and the Python workers costs 30 ms and more in every job.
-    UNIX_SOCKETS: "true",
-}
 
 _warned = False
 
@@ -37,7 +37,7 @@ def session(
     *,
     quiet: bool = False,
 ) -> SparkSession:
-    """The running session, or a new one with the settings that make small batches fast.
+    """Return the running session, or a new one with the settings that make small batches fast.
 
     A setting that you made anywhere (in ``config``, in ``spark-defaults.conf``, on the command line of
     ``spark-submit``) stays as it is. ``quiet`` keeps Spark's log off the terminal: it goes to a file
@@ -63,37 +63,40 @@ def session(
         _start_quietly(conf)
     # Only a running JVM knows what spark-defaults.conf and spark-submit say.
     SparkContext._ensure_initialized(conf=conf)
-    settled = SparkConf()
+    merged = SparkConf()
     for key, value in conf.getAll():
-        settled.set(key, value)
-    for key, value in TUNED.items():
-        settled.setIfMissing(key, value)
-    settled.setIfMissing("spark.master", "local[*]")
-    if workers_need_this_python(settled):
+        merged.set(key, value)
+    for key, value in FAST_SESSION.items():
+        merged.setIfMissing(key, value)
+    merged.setIfMissing(MASTER, "local[*]")
+    if workers_need_this_python(merged):
         os.environ["PYSPARK_PYTHON"] = sys.executable
-    if settled.get("spark.app.name") in (None, "pyspark-shell"):  # what PySpark makes of no name
-        settled.setAppName("tidemill")
-    return SparkSession.builder.config(conf=settled).getOrCreate()
+    if merged.get(APP_NAME) in (
+        None,
+        "pyspark-shell",
+    ):  # PySpark's name for an application without one
+        merged.setAppName("tidemill")
+    return SparkSession.builder.config(conf=merged).getOrCreate()
 
 
 def workers_need_this_python(conf: SparkConf) -> bool:
-    """True if workers run on this machine, in a Python that the user has not chosen.
+    """Return True if workers run on this machine, and the user has not chosen their Python.
 
-    PySpark then starts whatever ``python3`` is on the PATH, which is another one in a virtual environment
-    that is not activated. They are to run in the driver's own Python, with the driver's own packages.
+    PySpark would start the ``python3`` of the PATH, which is another one if the virtual environment is not
+    activated. Workers should run in the driver's own Python, with the driver's own packages.
     """
-    chosen = "PYSPARK_PYTHON" in os.environ or conf.contains("spark.pyspark.python")
-    return str(conf.get("spark.master")).startswith("local") and not chosen
+    chosen = "PYSPARK_PYTHON" in os.environ or conf.contains(PYTHON)
+    return str(conf.get(MASTER)).startswith("local") and not chosen
 
 
 def use_this_python(spark_context: SparkContext) -> None:
-    """The same for a session that we did not make."""
+    """Run local workers in the driver's own Python, in a session that we did not make."""
     if workers_need_this_python(spark_context.getConf()):
         spark_context.pythonExec = sys.executable
 
 
 def warn_if_slow(spark_context: SparkContext) -> None:
-    """Say once, for a session that we did not make, which setting would make it faster."""
+    """Log once, for a session that we did not make, which setting would make it faster."""
     global _warned
     if not _warned and spark_context.getConf().get(UNIX_SOCKETS, "false") != "true":
         _warned = True

@@ -1,13 +1,58 @@
-"""The settings of a session, as far as queries have to do with them."""
+"""The settings of Spark that Tidemill reads on a session, or sets on one. Their names are here and only here.
+
+The settings of streams (``spark.streaming.*``, ``spark.sql.streaming.*``), which have a type and a default,
+are :class:`tidemill.common.config.Setting` objects; :class:`SessionConf` reads them from a session.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+# -- read ------------------------------------------------------------------------------------------
+
+MASTER = "spark.master"
+APP_NAME = "spark.app.name"
+PYTHON = "spark.pyspark.python"
+DEFAULT_FORMAT = "spark.sql.sources.default"
+TIME_ZONE = "spark.sql.session.timeZone"
 SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
+LARGE_ARROW_TYPES = "spark.sql.execution.arrow.useLargeVarTypes"
+CHECKPOINT_LOCATION = "spark.sql.streaming.checkpointLocation"
+DELETE_TEMPORARY_CHECKPOINT = "spark.sql.streaming.forceDeleteTempCheckpointLocation"
+
+# -- set on a session that Tidemill makes ------------------------------------------------------------
+
+UNIX_SOCKETS = "spark.python.unix.domain.socket.enabled"
+
+FAST_SESSION: Mapping[str, str] = {
+    # Loopback TCP between the JVM and the Python workers costs 30 ms and more in every job.
+    UNIX_SOCKETS: "true",
+}
+"""Settings that make small batches fast, where the user has not set them."""
+
+SPARK_LOG = "tidemill.spark.log"
+"""The setting, not one of Spark's, that names the file with the log of a quiet session."""
+
+# -- set on the clone of a session that a query is compiled in ----------------------------------------
+
+
+def lasting_plan_settings(shuffle_partitions: int) -> dict[str, str]:
+    """Return the settings that a plan needs if it is to run again for every batch."""
+    return {
+        # Adaptive execution would change the plan while it runs.
+        "spark.sql.adaptive.enabled": "false",
+        # A reused exchange would give the rows of the first batch again.
+        "spark.sql.exchange.reuse": "false",
+        "spark.sql.cbo.enabled": "false",
+        SHUFFLE_PARTITIONS: str(shuffle_partitions),
+    }
+
+
+# -- reading ---------------------------------------------------------------------------------------
 
 
 class SessionConf:
@@ -20,11 +65,27 @@ class SessionConf:
         return self._conf.get(key, None)
 
 
+def default_format(session: SparkSession) -> str:
+    """Return the format of a reader or writer that names none."""
+    return str(session.conf.get(DEFAULT_FORMAT, "parquet"))
+
+
+def state_partitions(session: SparkSession) -> int:
+    """Return how many partitions the state of a new query has: as many as the user set, or one for each core.
+
+    Spark's default of 200 is for large batch jobs: a small batch would be nothing but 200 tasks.
+    """
+    conf = session._jsparkSession.sessionState().conf()
+    if conf.contains(SHUFFLE_PARTITIONS):
+        return int(str(session.conf.get(SHUFFLE_PARTITIONS)))
+    return max(1, min(session.sparkContext.defaultParallelism, 200))
+
+
 def propagate_settings(session: SparkSession) -> None:
     """Let the tasks of the current thread's jobs see the session's SQL settings.
 
-    Spark does that around each of its own SQL executions. A compiled query runs outside of them. The session
-    is the active one of the thread from now on: Spark's file writer and user functions look for it.
+    Spark does that around each of its own SQL executions, but a compiled query runs outside of them. From now
+    on the session is also the active one of the thread: Spark's file writer and user functions look for it.
     """
     context = session.sparkContext
     jvm: Any = context._jvm
@@ -34,14 +95,3 @@ def propagate_settings(session: SparkSession) -> None:
         key = str(pairs.apply(index)._1())
         if key.startswith("spark.sql"):
             context.setLocalProperty(key, str(pairs.apply(index)._2()))
-
-
-def state_partitions(session: SparkSession) -> int:
-    """How many partitions the state of a new query has: what the user has set, or one for each core.
-
-    Spark's default of 200 is for large batch jobs: a small batch would be nothing but 200 tasks.
-    """
-    conf = session._jsparkSession.sessionState().conf()
-    if conf.contains(SHUFFLE_PARTITIONS):
-        return int(str(session.conf.get(SHUFFLE_PARTITIONS)))
-    return max(1, min(session.sparkContext.defaultParallelism, 200))

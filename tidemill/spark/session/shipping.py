@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def ship_package(spark_context: SparkContext) -> None:
     """Send the package to the executors of a cluster, in the driver's version, once per context.
 
-    In local mode the workers are of the driver's own Python and need nothing.
+    In local mode workers run in the driver's own Python, which has the package.
     """
     use_this_python(spark_context)
     master = str(spark_context.master)
@@ -26,7 +26,7 @@ def ship_package(spark_context: SparkContext) -> None:
     if any(path.endswith(archive) for path in spark_context._python_includes or ()):
         return
     root = os.path.dirname(os.path.abspath(tidemill.__file__))
-    # Executors fetch the file from the driver whenever they start: it stays as long as the context.
+    # Executors fetch the file from the driver whenever they start: it must stay as long as the context.
     path = os.path.join(spark_context._temp_dir, archive)
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
         for folder, _, names in os.walk(root):

@@ -22,7 +22,7 @@ from tidemill.spark.compiler.compiled_plan import ExecutablePlan
 from tidemill.spark.compiler.event_time import EventTimes
 from tidemill.sql.execution.query_sources import QuerySources
 from tidemill.sql.execution.watermark import WatermarkTracker
-from tidemill.tasks.fetch import take_rows
+from tidemill.tasks.fetch_step import take_rows
 
 if TYPE_CHECKING:
     from pyspark import Accumulator

@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING
 
 from tidemill.common.suggestions import nearest
 from tidemill.errors import CheckpointError
+from tidemill.spark.session.settings import CHECKPOINT_LOCATION, DELETE_TEMPORARY_CHECKPOINT
 from tidemill.sql.query_errors import QueryAnalysisError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 OPTION = "checkpointLocation"
-SETTING = "spark.sql.streaming.checkpointLocation"
-ALWAYS_DELETE = "spark.sql.streaming.forceDeleteTempCheckpointLocation"
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +43,7 @@ def resolve(
     location = options.get(OPTION)
     if location is not None:
         return CheckpointLocation(_absolute(location))
-    parent = spark.conf.get(SETTING, None)
+    parent = spark.conf.get(CHECKPOINT_LOCATION, None)
     if parent:
         folder = query_name or str(uuid.uuid4())
         return CheckpointLocation(f"{_absolute(parent).rstrip('/')}/{folder}")
@@ -53,7 +52,7 @@ def resolve(
         hint = f" There is an option {similar}: did you mean {OPTION}?" if similar else ""
         raise QueryAnalysisError(
             f'checkpointLocation must be specified either through option("{OPTION}", ...) or '
-            f'SparkSession.conf.set("{SETTING}", ...).{hint}',
+            f'SparkSession.conf.set("{CHECKPOINT_LOCATION}", ...).{hint}',
             operation="start",
         )
     directory = tempfile.mkdtemp(prefix="tidemill-temporary-checkpoint-")
@@ -89,7 +88,7 @@ def discard(spark: SparkSession, location: CheckpointLocation, failed: bool) -> 
 
 def _always_delete(spark: SparkSession) -> bool:
     try:
-        return str(spark.conf.get(ALWAYS_DELETE, "false")).lower() == "true"
+        return str(spark.conf.get(DELETE_TEMPORARY_CHECKPOINT, "false")).lower() == "true"
     except Exception:  # the session has stopped, which is why the query failed
         return False
 

@@ -13,15 +13,15 @@ from tidemill.checkpoint.batch_log import LoggedBatches
 from tidemill.checkpoint.storage import Storage
 from tidemill.common.output_modes import COMPLETE
 from tidemill.progress.query_progress import StateOperatorReport
-from tidemill.spark.compiler.query_compiler import OperatorSpec, StateSteps
+from tidemill.spark.compiler.plan_rewriting import OperatorSpec, StateSteps
 from tidemill.spark.compiler.stateful.aggregation import AggregateSpec
 from tidemill.spark.compiler.stateful.deduplication import DeduplicateSpec
 from tidemill.sql.execution.query_plan_file import OperatorOutline
 from tidemill.state.operators import StateOperators, Versions
 from tidemill.state.partition_state import OperatorState
 from tidemill.state.reports import ReportsParam, StateReport, has_reports, take_state_reports
-from tidemill.tasks.aggregate import AggregateRestoreStep, AggregateSaveStep
-from tidemill.tasks.deduplicate import DeduplicateStep
+from tidemill.tasks.aggregate_steps import AggregateRestoreStep, AggregateSaveStep
+from tidemill.tasks.deduplicate_step import DeduplicateStep
 
 if TYPE_CHECKING:
     from pyspark import Accumulator, SparkContext

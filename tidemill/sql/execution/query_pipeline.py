@@ -11,12 +11,8 @@ from tidemill.batches.batch import Batch
 from tidemill.batches.parallelism import tasks_for_bytes, tasks_for_records
 from tidemill.batches.table_source import SplitSource
 from tidemill.spark.compiler.compiled_plan import CompiledPlan, ExecutablePlan
-from tidemill.spark.compiler.query_compiler import (
-    OperatorSpec,
-    QueryCompiler,
-    QueryOutline,
-    StateSteps,
-)
+from tidemill.spark.compiler.plan_rewriting import OperatorSpec, StateSteps
+from tidemill.spark.compiler.query_compiler import QueryCompiler, QueryOutline
 from tidemill.spark.compiler.stream_leaves import (
     FileLeaf,
     Leaf,
@@ -25,7 +21,7 @@ from tidemill.spark.compiler.stream_leaves import (
 )
 from tidemill.sql.execution.query_sources import QuerySources
 from tidemill.tasks.batch_context import BatchContext
-from tidemill.tasks.fetch import FetchStep
+from tidemill.tasks.fetch_step import FetchStep
 
 if TYPE_CHECKING:
     from pyspark import Accumulator

@@ -41,7 +41,7 @@ from tidemill.sql.execution.query_plan_file import (
 from tidemill.sql.execution.query_receivers import QueryReceivers
 from tidemill.sql.execution.query_sources import QuerySources
 from tidemill.sql.execution.watermark import WatermarkTracker
-from tidemill.tasks.fetch import rows_accumulator
+from tidemill.tasks.fetch_step import rows_accumulator
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -35,7 +35,7 @@ class WatermarkTracker:
         """Advance the watermark by the event times of a batch, one for each ``withWatermark`` in order."""
         for node, (seen, delay_ms) in enumerate(zip(times, self.delays_ms, strict=True)):
             if seen.count:
-                reached_ms = seen.max_us // 1000 - delay_ms
+                reached_ms = seen.max_ms - delay_ms
                 before_ms = self._by_node_ms.get(node)
                 if before_ms is None or reached_ms > before_ms:
                     self._by_node_ms[node] = reached_ms

@@ -16,7 +16,7 @@ from tidemill.spark.compiler.batch_leaves import BatchLeaves
 from tidemill.spark.compiler.placeholder import definition_of
 from tidemill.spark.compiler.query_compiler import QueryCompiler
 from tidemill.sql.execution.query_sources import can_hold
-from tidemill.tasks.fetch import RowReader
+from tidemill.tasks.fetch_step import RowReader
 
 if TYPE_CHECKING:
     import pyarrow as pa

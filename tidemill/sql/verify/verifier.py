@@ -25,7 +25,7 @@ from tidemill.errors import IllegalStateError, UnsupportedError
 from tidemill.receivers.tracked_blocks import TrackedBlocksSource
 from tidemill.spark.compiler.batch_output import PlannedBatch
 from tidemill.spark.compiler.compared_columns import compared_columns
-from tidemill.spark.compiler.query_compiler import OperatorSpec
+from tidemill.spark.compiler.plan_rewriting import OperatorSpec
 from tidemill.spark.session.failures import user_traceback
 from tidemill.spark.session.settings import SessionConf
 from tidemill.sql.execution.operator_states import StepFactory, forgets
@@ -38,7 +38,7 @@ from tidemill.sql.verify.report import Verification
 from tidemill.sql.verify.snapshot import snapshot_of_ranges
 from tidemill.state.partition_state import OperatorState
 from tidemill.tasks.batch_context import BatchContext, batch_property, splits_property
-from tidemill.tasks.fetch import rows_accumulator
+from tidemill.tasks.fetch_step import rows_accumulator
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

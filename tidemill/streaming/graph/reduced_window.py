@@ -23,8 +23,9 @@ from typing import TYPE_CHECKING, Any
 from pyspark import RDD, StorageLevel
 from pyspark.core.rdd import portable_hash
 
-from tidemill.spark.rdds.combine import Combiner, combine_by_key
+from tidemill.spark.rdds.combine import combine_by_key
 from tidemill.streaming.graph.node import DStreamNode
+from tidemill.tasks.combine_step import Combiner
 from tidemill.tasks.worker import tune_worker
 
 if TYPE_CHECKING:

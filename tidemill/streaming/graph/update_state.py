@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from tidemill.spark.rdds.combine import LISTS, combine_by_key
+from tidemill.spark.rdds.combine import combine_by_key
 from tidemill.state.keys import decode_key, decode_value, encode_key, encode_value
 from tidemill.streaming.graph.stateful_node import StateFunction
+from tidemill.tasks.combine_step import LISTS
 
 if TYPE_CHECKING:
     from pyspark import RDD

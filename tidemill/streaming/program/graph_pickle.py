@@ -18,7 +18,8 @@ import tidemill
 from tidemill.checkpoint.program_file import Operator, ProgramHeader, read_program
 from tidemill.checkpoint.storage import open_storage
 from tidemill.errors import NotRecoverableError, UnsupportedError
-from tidemill.spark.session.session import SPARK_LOG, session
+from tidemill.spark.session.session import session
+from tidemill.spark.session.settings import SPARK_LOG
 from tidemill.streaming.dstream import DStream
 from tidemill.streaming.graph.stateless_nodes import InputNode
 

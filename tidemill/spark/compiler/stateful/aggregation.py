@@ -1,4 +1,4 @@
-"""Aggregation with state: Spark's own partial and final aggregation around two steps of ours.
+"""Aggregation with state: Spark's own partial and final aggregation, around two steps of ours.
 
 ::
 
@@ -22,33 +22,28 @@ from pyspark.errors import IllegalArgumentException
 from pyspark.sql.types import StructType
 
 from tidemill.spark.compiler.catalyst import Catalyst, Node
+from tidemill.spark.compiler.event_time import event_time_column
 from tidemill.spark.compiler.stateful.state_steps import state_function
+from tidemill.tasks.event_time import EventTimeColumn
+from tidemill.tasks.state_step import PARTITION_COLUMN
 
 AGGREGATES = ("HashAggregateExec", "ObjectHashAggregateExec", "SortAggregateExec")
-# Positions in the constructors of all three.
+# Positions of parameters in the constructors of all three.
 _IS_STREAMING, _SHUFFLE_PARTITIONS, _RESULTS, _CHILD = 1, 2, 7, 8
 
 
 @dataclass(frozen=True)
-class EventTime:
-    """Which column has the event time. ``of_window``: it is a window, whose end counts."""
-
-    index: int
-    of_window: bool
-
-
-@dataclass(frozen=True)
 class AggregateSpec:
-    """What the steps of one aggregation have to know."""
+    """What the state steps of one aggregation have to know."""
 
     operator: str
-    # The keys, then the buffers.
+    # The columns of the keys, then those of the buffers.
     schema: StructType
     key_count: int
     partitions: int
     single: bool
-    event_time: EventTime | None
-    # For people, and to tell whether a checkpoint is of the same query.
+    event_time: EventTimeColumn | None
+    # For people to read, and to tell whether a checkpoint belongs to the same query.
     keys: tuple[str, ...] = ()
     functions: tuple[str, ...] = ()
 
@@ -58,24 +53,18 @@ class AggregateSpec:
 
 
 class AggregateSteps(Protocol):
+    """Makes the restore step and the save step of an aggregation."""
+
     def __call__(self, spec: AggregateSpec) -> tuple[Callable[..., Any], Callable[..., Any]]: ...
 
 
-def event_time_of(catalyst: Catalyst, attributes: list[Node]) -> EventTime | None:
-    """The column with a watermark, the first if there are several."""
-    key = catalyst.logical.EventTimeWatermark.delayKey()
-    for index, attribute in enumerate(attributes):
-        if attribute.metadata().contains(key):
-            return EventTime(index, catalyst.name(attribute.dataType()) == "StructType")
-    return None
-
-
-def described(columns: list[Node]) -> tuple[str, ...]:
-    """``("word string",)``"""
+def column_descriptions(columns: list[Node]) -> tuple[str, ...]:
+    """Return names and types of columns: ``("word string",)``."""
     return tuple(f"{column.name()} {column.dataType().catalogString()}" for column in columns)
 
 
 def is_final_over_partial(catalyst: Catalyst, node: Node) -> bool:
+    """Return True for the upper one of the two nodes that Spark plans for an aggregation."""
     if catalyst.name(node) not in AGGREGATES:
         return False
     child = node.child()
@@ -87,7 +76,7 @@ def _modes(catalyst: Catalyst, node: Node) -> set[str]:
 
 
 class StatefulAggregation:
-    """Rebuilds a final aggregation over a partial one, of a physical plan that is not prepared yet."""
+    """Puts state steps between the two nodes of an aggregation, in a physical plan before preparation."""
 
     def __init__(
         self, catalyst: Catalyst, steps: AggregateSteps, partitions: int, single: bool
@@ -98,7 +87,7 @@ class StatefulAggregation:
         self._single = single
 
     def rebuild(self, operator: str, final: Node, child: Node) -> tuple[Node, AggregateSpec]:
-        """``child`` is what the partial aggregation reads, rebuilt already."""
+        """Return the aggregation with its steps. ``child`` is the rebuilt child of the partial one."""
         c = self._c
         if self._single:
             child = self._in_one_task(child)
@@ -121,7 +110,7 @@ class StatefulAggregation:
             key_count,
             self._partitions if keys else 1,
             self._single,
-            event_time_of(c, keys),
+            event_time_column(c, keys),
         )
         restore, save = self._steps(spec)
         plan = self._batch_aggregate(merge_new.child(), child, columns)
@@ -134,16 +123,16 @@ class StatefulAggregation:
         return self._batch_aggregate(chain, plan, None), spec
 
     def _in_one_task(self, plan: Node) -> Node:
-        """Whatever the user has spread over several tasks: the steps do not expect others beside them."""
+        """Return the plan in one task, even if the user has repartitioned it: the steps expect no others."""
         try:
             if self._c.name(plan.outputPartitioning()) == "SinglePartition$":
                 return plan
         except IllegalArgumentException:
-            pass  # a join whose sides have no exchange yet, and not the same number of partitions
+            pass  # a join before preparation, whose sides have different numbers of partitions
         return self._c.execution.CoalesceExec(1, plan)
 
     def _columns(self, aggregate: Node, key_count: int) -> list[Node]:
-        """Keys and buffers, under names of ours: Arrow refuses two columns of one name."""
+        """Return keys and buffers, under names of ours: Arrow refuses two columns of one name."""
         attributes = self._c.items(aggregate.output())
         return [
             attribute.withName(f"k{i}" if i < key_count else f"b{i - key_count}")
@@ -151,7 +140,7 @@ class StatefulAggregation:
         ]
 
     def _batch_aggregate(self, node: Node, child: Node, results: list[Node] | None) -> Node:
-        """The node as Spark has it in a batch, over another child."""
+        """Return the node as it is in a batch plan, over another child."""
         changes: dict[int, Any] = {
             _IS_STREAMING: False,
             _SHUFFLE_PARTITIONS: self._c.none,
@@ -162,7 +151,7 @@ class StatefulAggregation:
         return self._c.copy(node, changes)
 
     def _exchanged(self, plan: Node, keys: list[Node]) -> Node:
-        """By all keys, whatever else Spark might find sufficient: state has its place by them."""
+        """Exchange by all keys, also where Spark would need fewer: they decide where state lies."""
         if not keys:
             return plan  # Spark brings everything to one task by itself
         return exchange(self._c, plan, keys, self._partitions)
@@ -175,22 +164,25 @@ class StatefulAggregation:
         keys: list[Node],
         keeps_place: bool = False,
     ) -> Node:
-        """With a single task a last column says which partition of the state a row belongs to."""
+        """Return ``child`` with a state step on top.
+
+        In a single task the last column of its input is the state partition of a row.
+        """
         c = self._c
         output = columns
         if self._single:
-            place = c.alias(partition_of(c, keys, self._partitions), "p")
+            place = c.alias(partition_of(c, keys, self._partitions), PARTITION_COLUMN)
             child = c.execution.ProjectExec(c.seq([*columns, place]), child)
             if keeps_place:
                 output = [*columns, place.toAttribute()]
         udf = state_function(c, function, output, c.items(child.output()))
         step = c.execution.python.MapInArrowExec(udf, c.seq(output), child, False, c.none)
-        # A merge takes the last columns of its input for the buffers.
+        # A merge takes the last columns of its input as the buffers: the partition must go.
         return step if output is columns else c.execution.ProjectExec(c.seq(columns), step)
 
 
 def partition_of(catalyst: Catalyst, keys: list[Node], partitions: int) -> Node:
-    """The expression that says which partition of the state a row belongs to: as an exchange would."""
+    """Return the expression of a row's state partition: the one that an exchange would send it to."""
     if not keys or partitions == 1:
         return catalyst.module("org.apache.spark.sql.catalyst.expressions.Literal").apply(0)
     physical = catalyst.jvm.org.apache.spark.sql.catalyst.plans.physical
@@ -198,6 +190,7 @@ def partition_of(catalyst: Catalyst, keys: list[Node], partitions: int) -> Node:
 
 
 def exchange(catalyst: Catalyst, plan: Node, keys: list[Node], partitions: int) -> Node:
+    """Return the physical plan with an exchange by ``keys`` on top."""
     physical = catalyst.jvm.org.apache.spark.sql.catalyst.plans.physical
     exchanges = catalyst.execution.exchange
     origin = catalyst.module("org.apache.spark.sql.execution.exchange.ENSURE_REQUIREMENTS")

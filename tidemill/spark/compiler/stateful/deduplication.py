@@ -1,5 +1,5 @@
-"""``dropDuplicates``, ``dropDuplicatesWithinWatermark`` and ``distinct``: one state step over rows that are
-placed by their key.
+"""``dropDuplicates``, ``dropDuplicatesWithinWatermark`` and ``distinct``: one state step, over rows that are
+exchanged by their key.
 """
 
 from __future__ import annotations
@@ -11,19 +11,23 @@ from typing import Any, Protocol
 from pyspark.sql.types import StructType
 
 from tidemill.spark.compiler.catalyst import Catalyst, Node
-from tidemill.spark.compiler.stateful.aggregation import EventTime, described, partition_of
+from tidemill.spark.compiler.stateful.aggregation import column_descriptions, partition_of
 from tidemill.spark.compiler.stateful.state_steps import state_function
+from tidemill.tasks.event_time import EventTimeColumn, keys_expire
+from tidemill.tasks.state_step import PARTITION_COLUMN
 
 
 @dataclass(frozen=True)
 class DeduplicateSpec:
+    """What the state step of one deduplication has to know."""
+
     operator: str
     schema: StructType
     key_indexes: tuple[int, ...]
     partitions: int
     single: bool
-    event_time: EventTime | None
-    # Not None for dropDuplicatesWithinWatermark: how long a key is remembered after its event time.
+    event_time: EventTimeColumn | None
+    # How long dropDuplicatesWithinWatermark remembers a key after its event time; None for the others.
     within_ms: int | None
     keys: tuple[str, ...] = ()
 
@@ -33,17 +37,19 @@ class DeduplicateSpec:
 
     @property
     def forgets(self) -> bool:
-        """True if keys are forgotten when the watermark has passed them."""
-        if self.within_ms is not None:
-            return True
-        return self.event_time is not None and self.event_time.index in self.key_indexes
+        """True if the state forgets keys when the watermark has passed them."""
+        return keys_expire(self.event_time, self.key_indexes, self.within_ms)
 
 
 class DeduplicateSteps(Protocol):
+    """Makes the state step of a deduplication."""
+
     def __call__(self, spec: DeduplicateSpec) -> Callable[..., Any]: ...
 
 
 class StatefulDeduplication:
+    """Puts a state step in the place of a deduplication, in a logical plan."""
+
     def __init__(
         self, catalyst: Catalyst, steps: DeduplicateSteps, partitions: int, single: bool
     ) -> None:
@@ -57,10 +63,10 @@ class StatefulDeduplication:
         operator: str,
         keys: list[Node],
         child: Node,
-        event_time: EventTime | None,
+        event_time: EventTimeColumn | None,
         within_ms: int | None,
     ) -> tuple[Node, DeduplicateSpec]:
-        """A logical plan with the columns of ``child``, and of equal keys the first row only."""
+        """Return a logical plan that gives the rows of ``child`` without those of a repeated key."""
         c = self._c
         columns = c.items(child.output())
         ids = [column.exprId() for column in columns]
@@ -75,19 +81,19 @@ class StatefulDeduplication:
             self._single,
             event_time,
             within_ms,
-            described(keys),
+            column_descriptions(keys),
         )
         if self._single:
             placed = c.logical.Repartition(1, False, child)
-            place = c.alias(partition_of(c, keys, self._partitions), "p")
-            given = c.logical.Project(c.seq([*renamed, place]), placed)
+            place = c.alias(partition_of(c, keys, self._partitions), PARTITION_COLUMN)
+            step_input = c.logical.Project(c.seq([*renamed, place]), placed)
         else:
             placed = c.logical.RepartitionByExpression(
                 c.seq(keys), child, c.some(self._partitions), c.none
             )
-            given = c.logical.Project(c.seq(renamed), placed)
-        udf = state_function(c, self._steps(spec), names, c.items(given.output()))
-        return c.logical.MapInArrow(udf, child.output(), given, False, c.none), spec
+            step_input = c.logical.Project(c.seq(renamed), placed)
+        udf = state_function(c, self._steps(spec), names, c.items(step_input.output()))
+        return c.logical.MapInArrow(udf, child.output(), step_input, False, c.none), spec
 
 
 def _index(ids: list[Any], wanted: Any) -> int:

@@ -1,7 +1,7 @@
-"""``count(DISTINCT x)`` and its like with state.
+"""``count(DISTINCT x)`` and the like, with state.
 
 Spark plans them as four aggregations, whose buffers cannot be kept. The same result comes from the set of
-values, which Spark can merge: ``size(collect_set(x))``. State then has every distinct value of a group.
+values, which Spark can merge: ``size(collect_set(x))``. The state then has every distinct value of a group.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from tidemill.spark.compiler.catalyst import Catalyst, Node
 from tidemill.spark.compiler.stateful.key_types import require_keys
 
 _SET = "tidemill_distinct_values"
-# A value that occurs twice does not change them: DISTINCT says nothing.
+# A value that occurs twice does not change these functions: DISTINCT makes no difference.
 _REPEATABLE = {"max", "min", "bool_and", "every", "bool_or", "some", "any", "bit_and", "bit_or"}
 _REPEATABLE |= {"collect_set", "approx_count_distinct", "max_by", "min_by"}
 
 
 def with_sets(catalyst: Catalyst, aggregate: Node) -> Node:
-    """An ``Aggregate`` without DISTINCT, and with the same results."""
+    """Return an ``Aggregate`` node without DISTINCT, and with the same results."""
 
     def change(expression: Node) -> Node | None:
         if catalyst.name(expression) != "AggregateExpression" or not expression.isDistinct():
@@ -31,7 +31,7 @@ def with_sets(catalyst: Catalyst, aggregate: Node) -> Node:
 
 
 def _resolved(c: Catalyst, aggregate: Node) -> Node:
-    """The node, analyzed by itself: what is below it is, and stays as it is."""
+    """Return the node analyzed by itself: the plan below is analyzed already, and must stay as it is."""
     child = aggregate.child()
     leaf = c.logical.LocalRelation(child.output(), c.seq([]), False, c.none)
     analyzed = c.analyzed(c.with_children(aggregate, [leaf]))
@@ -39,7 +39,7 @@ def _resolved(c: Catalyst, aggregate: Node) -> Node:
 
 
 def require_distinct(catalyst: Catalyst, expression: Node) -> None:
-    """Refuse an aggregate expression whose DISTINCT cannot be done."""
+    """Refuse an aggregate expression whose DISTINCT is not supported."""
     function = expression.aggregateFunction()
     name = str(function.prettyName())
     if name not in _REPEATABLE:
@@ -70,7 +70,7 @@ def _aggregated(c: Catalyst, function: Node, condition: Any) -> Node:
 
 
 def _normalized(c: Catalyst, value: Node) -> Node:
-    """Without the difference of 0.0 and -0.0, which DISTINCT does not make."""
+    """Return the value with -0.0 as 0.0: DISTINCT takes them for equal."""
     if c.name(value.dataType()) not in ("DoubleType$", "FloatType$"):
         return value
     optimizer = c.jvm.org.apache.spark.sql.catalyst.optimizer
@@ -116,7 +116,7 @@ def _sum_or_average(c: Catalyst, name: str, value: Node, expression: Node) -> No
 
 
 def _parsed(c: Catalyst, text: str, values: Node) -> Node:
-    """An expression of Spark SQL about the set, not resolved yet."""
+    """Return a Spark SQL expression with ``values`` as the set. It is not resolved yet."""
     parsed = c.module("org.apache.spark.sql.catalyst.parser.CatalystSqlParser").parseExpression(
         text
     )

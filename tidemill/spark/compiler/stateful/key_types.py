@@ -1,4 +1,4 @@
-"""Which columns may decide that rows belong together: those whose equal values are equal bytes."""
+"""Which columns can be keys of the state: those whose equal values are equal bytes."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from tidemill.spark.compiler.catalyst import Catalyst, Node
 
 
 def require_keys(catalyst: Catalyst, what: str, keys: Iterable[Node]) -> None:
-    """Refuse keys that are equal in other ways. ``what`` is the operation that has them."""
-    same_bytes = catalyst.module("org.apache.spark.sql.catalyst.util.UnsafeRowUtils")
+    """Refuse keys whose equal values can differ in their bytes. ``what`` is the operation that has them."""
+    row_utils = catalyst.module("org.apache.spark.sql.catalyst.util.UnsafeRowUtils")
     for key in keys:
         kind = key.dataType()
-        if not same_bytes.isBinaryStable(kind):
+        if not row_utils.isBinaryStable(kind):
             raise UnsupportedError(
                 f"{what} over a stream by {key.sql()}, which has a collation, is not supported: state is "
                 "kept by the bytes of a text. Make equal texts the same first, such as with "

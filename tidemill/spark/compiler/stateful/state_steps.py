@@ -1,4 +1,4 @@
-"""State steps in a physical plan."""
+"""State steps in a plan: making one, and finding it again."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _NAME = "tidemill_state"
 def state_function(
     catalyst: Catalyst, step: Callable[..., Any], output: list[Node], arguments: list[Node]
 ) -> Node:
-    """The expression of a step that reports on its state when it has read all rows."""
+    """Return the expression of a step that reports on its state when it has read all rows."""
     return catalyst.python_function(step, output, arguments, _NAME)
 
 

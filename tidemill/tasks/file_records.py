@@ -1,6 +1,6 @@
-"""Reading files inside a task: in large pieces that are split in C, not record by record.
+"""Reading the records of files inside a task: in large pieces that are split in C, not one by one.
 
-Everything here runs on executors and is pickled by reference.
+Everything here runs on executors and is pickled by reference. Only :func:`pack_splits` runs on the driver.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from tidemill.tasks.worker import tune_worker
 if TYPE_CHECKING:
     from pyspark import Accumulator
 
-# Bounds what a task holds in memory at once. Between 256 KB and 24 MB the size made no difference to a
-# word count that stood out of the noise.
+# Bounds the memory of a task. Between 256 KB and 24 MB, the size made no measurable difference to a word
+# count.
 PIECE_BYTES = 1 << 20
 UTF8_BOM = b"\xef\xbb\xbf"
 
@@ -36,11 +36,11 @@ class FileSplit:
 
 
 WHOLE_FILE = 1 << 62
-"""The end of a split whose length is not known before it is unpacked."""
+"""The end of a split of a compressed file, whose length is unknown until it is unpacked."""
 
 
 def is_packed(path: str) -> bool:
-    """True for a compressed file that Python can unpack, by the names Hadoop goes by."""
+    """Return True for a compressed file that Python can unpack, by its extension, as Hadoop does."""
     return path.endswith((".gz", ".bz2"))
 
 
@@ -49,7 +49,7 @@ def pack_splits(
 ) -> list[list[FileSplit]]:
     """Cut files, ``(path, size, may be cut)``, into about ``tasks`` groups of equal size.
 
-    No cut is made inside a record of ``align`` bytes; a file of no bytes has no split of its own.
+    A cut never falls inside a record of ``align`` bytes. An empty file gets no split.
     """
     total = sum(size for _, size, _ in files)
     share = max(1, -(-total // max(1, tasks)))
@@ -67,7 +67,7 @@ def pack_splits(
                 room -= size
                 break
             end = min(size, start + room // align * align)
-            # A tail too short to be worth a task of its own stays with this one.
+            # A tail too short to be worth a task of its own stays in this split.
             if size - end < share // 10:
                 end = size
             groups[-1].append(FileSplit(path, start, end))
@@ -78,10 +78,10 @@ def pack_splits(
 
 @dataclass
 class ReadReport:
-    """What the tasks found in the files they read; merging the same report twice changes nothing.
+    """What tasks found in the files that they read; merging the same report twice changes nothing.
 
     A task may run twice and an RDD may be computed twice, so records are counted by file split and
-    the largest count stands.
+    the largest count wins.
     """
 
     records: dict[tuple[str, int], int] = field(default_factory=dict)
@@ -115,7 +115,7 @@ class TextLines:
     """``mapPartitionsWithIndex`` function: file splits to lines.
 
     Lines end with ``\\n``, ``\\r\\n`` or ``\\r``, as in Hadoop. Bytes that are not UTF-8 become U+FFFD.
-    A file that cannot be read is reported and left out.
+    It reports a file that it cannot read, and leaves it out.
     """
 
     def __init__(self, report: Accumulator[ReadReport]) -> None:
@@ -181,7 +181,7 @@ class BinaryRecords:
 class ArrowLines:
     """``mapPartitionsWithIndex`` function: serialized Arrow batches of one string column to strings.
 
-    The lines are counted for ``counted_as``: which of several files a line is from is not known.
+    It counts all lines as those of ``counted_as``: nobody knows which of several files a line is from.
     """
 
     def __init__(self, report: Accumulator[ReadReport], counted_as: str, large: bool) -> None:
@@ -211,18 +211,18 @@ def describe(error: Exception, records_before: int) -> str:
 
 
 def whole_line_pieces(file: BinaryIO, start: int, end: int) -> Iterator[bytes]:
-    """The lines that begin in ``[start, end)``, in pieces of about a megabyte that end with a line."""
+    """Yield the lines that begin in ``[start, end)``, in pieces of about a megabyte that end with a line."""
     position = start
     if start > 0:
-        # A line that begins before `start` belongs to the split before. Beginning one byte earlier
-        # keeps the line that begins exactly at `start`.
+        # A line that begins before `start` belongs to the split before. Reading from one byte earlier
+        # keeps a line that begins exactly at `start`.
         file.seek(start - 1)
         position = start - 1 + len(file.readline())
     elif file.read(len(UTF8_BOM)) == UTF8_BOM:
         position = len(UTF8_BOM)
     else:
         file.seek(0)
-    held: list[bytes] = []
+    unfinished: list[bytes] = []
     while position < end:
         piece = file.read(min(PIECE_BYTES, end - position))
         if not piece:
@@ -232,9 +232,9 @@ def whole_line_pieces(file: BinaryIO, start: int, end: int) -> Iterator[bytes]:
             piece += file.readline()  # the last line reaches into the next split
         cut = piece.rfind(b"\n") + 1
         if not cut:
-            held.append(piece)
+            unfinished.append(piece)
             continue
-        yield b"".join([*held, piece[:cut]])
-        held = [piece[cut:]] if cut < len(piece) else []
-    if held:
-        yield b"".join(held)
+        yield b"".join([*unfinished, piece[:cut]])
+        unfinished = [piece[cut:]] if cut < len(piece) else []
+    if unfinished:
+        yield b"".join(unfinished)

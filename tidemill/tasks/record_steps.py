@@ -1,8 +1,8 @@
-"""Record by record inside a task: the functions behind ``map``, ``filter`` and their like.
+"""Record by record inside a task: the functions behind ``map``, ``filter`` and the like.
 
-They are generators rather than the built-in ``map`` and ``filter`` because of ``StopIteration``: raised
-by a user's function it would end a built-in quietly and lose the rest of the partition. A generator
-turns it into an error.
+They are generators, not the built-in ``map`` and ``filter``, because of ``StopIteration``: if a user's
+function raises it, a built-in ends quietly and loses the rest of the partition. A generator makes an
+error of it.
 """
 
 from __future__ import annotations
@@ -13,15 +13,13 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any, ClassVar
 
-from pyspark import RDD
-
 from tidemill.tasks.worker import tune_worker, used_memory_mb
 
 
 class RecordStep(ABC):
-    """``mapPartitionsWithIndex`` function that knows which function it applies to each record.
+    """``mapPartitionsWithIndex`` function that applies a user's function to each record.
 
-    ``kind`` names it in :mod:`tidemill.tasks.fused_loop`, where a chain of steps becomes one loop.
+    ``kind`` is its name in :mod:`tidemill.tasks.fused_loop`, where a chain of steps becomes one loop.
     """
 
     kind: ClassVar[str]
@@ -78,26 +76,8 @@ class FlatMapValues(RecordStep):
         return ((pair[0], item) for pair in records for item in func(pair[1]))
 
 
-def apply_step(rdd: RDD[Any], step: RecordStep, preserves_partitioning: bool) -> RDD[Any]:
-    """``rdd`` with the step applied; :func:`steps_of` finds it again."""
-    stepped = rdd.mapPartitionsWithIndex(step, preserves_partitioning)
-    stepped._tidemill_step = step  # type: ignore[attr-defined]
-    return stepped
-
-
-def steps_of(rdd: RDD[Any]) -> tuple[RDD[Any], list[RecordStep]]:
-    """The RDD that a chain of steps begins with, and the steps. A cached RDD is a beginning."""
-    steps: list[RecordStep] = []
-    while True:
-        step = getattr(rdd, "_tidemill_step", None)
-        if step is None or rdd.is_cached or rdd.is_checkpointed:
-            return rdd, steps[::-1]
-        steps.append(step)
-        rdd = rdd.prev  # type: ignore[attr-defined]
-
-
 class MapPartition:
-    """A function of an index and an iterator, as the user gave it."""
+    """``mapPartitionsWithIndex`` function that calls the user's function of an index and an iterator."""
 
     def __init__(self, func: Callable[[int, Iterable[Any]], Iterable[Any]]) -> None:
         self._func = func
@@ -108,7 +88,7 @@ class MapPartition:
 
 
 class CountRecords:
-    """One pair for each partition: ``(None, number of records)``."""
+    """``mapPartitionsWithIndex`` function: one pair for each partition, ``(None, number of records)``."""
 
     def __call__(self, _: int, records: Iterable[Any]) -> Iterator[tuple[None, int]]:
         tune_worker()
@@ -116,9 +96,9 @@ class CountRecords:
 
 
 class CountValues:
-    """``(value, how often it occurs)``, counted in C.
+    """``mapPartitionsWithIndex`` function: pairs ``(value, how often it occurs)``, counted in C.
 
-    A value may come more than once when its worker runs short of memory: a reduce step follows.
+    A worker that runs short of memory may give a value more than once: a reduce step follows.
     """
 
     CHECK_EVERY = 20_000

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from tests.tasks.reports import Report
 from tidemill.common.lines import split_lines
-from tidemill.tasks import file_reader
-from tidemill.tasks.file_reader import (
+from tidemill.tasks import file_records
+from tidemill.tasks.file_records import (
     BinaryRecords,
     FileSplit,
     ReadReport,
@@ -46,12 +46,12 @@ def test_any_cut_of_a_file_gives_every_line_once(
 ) -> None:
     data = end.join(lines).encode() + (end.encode() if lines and last_has_end else b"")
     expected = lines if lines and (last_has_end or lines[-1]) else lines[:-1]
-    before = file_reader.PIECE_BYTES
-    file_reader.PIECE_BYTES = piece_bytes
+    before = file_records.PIECE_BYTES
+    file_records.PIECE_BYTES = piece_bytes
     try:
         assert lines_of(data, cuts) == expected
     finally:
-        file_reader.PIECE_BYTES = before
+        file_records.PIECE_BYTES = before
 
 
 def test_line_ends_of_all_kinds_and_a_byte_order_mark() -> None:
@@ -125,8 +125,8 @@ def test_binary_records_come_whole_and_a_torn_end_is_reported(
 ) -> None:
     import tempfile
 
-    before = file_reader.PIECE_BYTES
-    file_reader.PIECE_BYTES = piece_bytes
+    before = file_records.PIECE_BYTES
+    file_records.PIECE_BYTES = piece_bytes
     try:
         with tempfile.NamedTemporaryFile() as file:
             file.write(data)
@@ -135,7 +135,7 @@ def test_binary_records_come_whole_and_a_torn_end_is_reported(
             groups = pack_splits([(file.name, len(data), True)], tasks, length)
             records = [r for group in groups for r in BinaryRecords(length, report)(0, group)]
     finally:
-        file_reader.PIECE_BYTES = before
+        file_records.PIECE_BYTES = before
     whole = len(data) // length
     assert records == [data[i * length : (i + 1) * length] for i in range(whole)]
     assert report.value.records_of({file.name}) == whole
@@ -143,6 +143,6 @@ def test_binary_records_come_whole_and_a_torn_end_is_reported(
 
 
 def test_a_long_line_without_an_end_is_read_in_linear_time() -> None:
-    data = b"x" * (20 * file_reader.PIECE_BYTES)
+    data = b"x" * (20 * file_records.PIECE_BYTES)
     (line,) = lines_of(data, [])
     assert len(line) == len(data)

@@ -3,12 +3,12 @@
 ::
 
     rows of the batch: keys, buffers
-      AggregateRestoreStep    late rows go; the old row of each key comes before the new one
+      AggregateRestoreStep    drops late rows; puts the old row of each key before the new ones
         Spark merges          one row a key
-          AggregateSaveStep   the rows become version N of the state; out go rows by output mode
+          AggregateSaveStep   makes version N of the state of them; gives rows by output mode
 
 A row of the state is ``key columns -> buffer columns``. Its time is the end of its window, or its event
-time: that is a part of the key, so it never changes.
+time: either is a part of the key, so it never changes.
 """
 
 from __future__ import annotations
@@ -21,25 +21,30 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from tidemill.common import output_modes
+from tidemill.common.output_modes import APPEND, COMPLETE
 from tidemill.state.local_reader import Chunk, LocalReader
-from tidemill.state.partition_state import OperatorState, StateAttempt, attempt, reading
+from tidemill.state.partition_state import OperatorState, StateAttempt, reading
 from tidemill.state.reports import RestoreReport, StateReport, restore_of
 from tidemill.state.row_codec import RowCodec
 from tidemill.tasks.batch_context import BatchContext
-from tidemill.tasks.event_time import BoolArray, EventTime, EventTimeColumn, Times
-from tidemill.tasks.state_step import Batches, StateStep, conformed, rows_at
+from tidemill.tasks.event_time import BoolArray, EventTimeColumn, RowTimes
+from tidemill.tasks.state_step import (
+    PARTITION_COLUMN,
+    Batches,
+    StateStep,
+    conformed,
+    rows_at,
+    without_late_rows,
+)
 
 if TYPE_CHECKING:
     from pyspark import Accumulator
 
     from tidemill.state.reports import Reports
 
-PARTITION = "p"
-
 
 class _AggregateStep(StateStep):
-    """``schema``: the key columns, then the buffer columns."""
+    """What both steps share. ``schema`` has the key columns, then the buffer columns."""
 
     def __init__(
         self,
@@ -53,7 +58,7 @@ class _AggregateStep(StateStep):
     ) -> None:
         super().__init__(run_id, state, schema, partitions, reports)
         self._key_count = key_count
-        self._event_time = EventTime.of(event_time)
+        self._event_time = event_time
         self._keys = RowCodec(list(schema)[:key_count], one_zero=True)
         self._values = RowCodec(list(schema)[key_count:])
 
@@ -69,9 +74,9 @@ class _AggregateStep(StateStep):
 
 
 class AggregateRestoreStep(_AggregateStep):
-    """``mapInArrow`` function: the old row of every key, and then the new ones.
+    """``mapInArrow`` function: gives the old row of every key, then the new ones.
 
-    Late rows are dropped and counted. In a single task the last column, the state partition, stays.
+    It drops late rows and counts them. In a single task the last column, the state partition, stays.
     """
 
     def run(
@@ -80,14 +85,15 @@ class AggregateRestoreStep(_AggregateStep):
         parts = {p: _Restored() for p in self._all_partitions(context, partition)}
         with ExitStack() as views:
             if self._key_count == 0:
-                # The only row there is belongs to every batch, also to one without rows.
+                # The only row of the result belongs to every batch, also to one without rows.
                 old = self._old(parts[0], self._keys.encode_rows([], 1), 0, context, views)
                 if old is not None:
                     yield self._placed(old, 0, context)
             for batch in batches:
                 for place, rows in self._by_partition(batch, context, partition):
                     part = parts[place]
-                    new = self._not_late(rows, part, context)
+                    new, late = without_late_rows(rows, self._event_time, context.late_ms)
+                    part.dropped += late
                     if self._key_count:
                         old = self._old(part, self._encoded_keys(new), place, context, views)
                         if old is not None:
@@ -95,17 +101,8 @@ class AggregateRestoreStep(_AggregateStep):
                     if new.num_rows:
                         yield self._placed(new, place, context)
         for place, part in parts.items():
-            report = RestoreReport(part.dropped, len(part.given))
+            report = RestoreReport(part.dropped, len(part.restored_keys))
             self._report(context, restore_of(self._state.operator), place, report)
-
-    def _not_late(
-        self, rows: pa.RecordBatch, part: _Restored, context: BatchContext
-    ) -> pa.RecordBatch:
-        if self._event_time is None or context.late_ms is None:
-            return rows
-        late = self._event_time.times_of(rows).until(context.late_ms)
-        part.dropped += int(late.sum())
-        return rows_at(rows, ~late)
 
     def _old(
         self,
@@ -118,41 +115,41 @@ class AggregateRestoreStep(_AggregateStep):
         base = context.base_of(self._state.operator, place)
         # A key that comes in several rows has one old row.
         keys = keys.unique()
-        if part.given:
-            keys = pa.array([key for key in keys.to_pylist() if key not in part.given], pa.binary())
+        if part.restored_keys:
+            new_keys = [key for key in keys.to_pylist() if key not in part.restored_keys]
+            keys = pa.array(new_keys, pa.binary())
         if base is None or len(keys) == 0:
             return None
         if part.view is None:
             part.view = views.enter_context(reading(self._state, place, base))
         chunk = part.view.find(keys)
-        part.given.update(chunk.keys)
+        part.restored_keys.update(chunk.keys)
         return self._decoded(chunk) if chunk.keys else None
 
     def _placed(self, rows: pa.RecordBatch, place: int, context: BatchContext) -> pa.RecordBatch:
         if not context.single:
             return rows
         column = pa.array(np.full(rows.num_rows, place, np.int32))
-        return rows.append_column(pa.field(PARTITION, pa.int32(), nullable=False), column)
+        return rows.append_column(pa.field(PARTITION_COLUMN, pa.int32(), nullable=False), column)
 
 
 @dataclass
 class _Restored:
-    """What the first step has done to a state partition so far."""
+    """What the restore step has done with a state partition so far."""
 
     dropped: int = 0
-    # The keys whose old rows have been given.
-    given: set[bytes] = field(default_factory=set)
+    restored_keys: set[bytes] = field(default_factory=set)
     view: LocalReader | None = None
 
 
 class AggregateSaveStep(_AggregateStep):
-    """``mapInArrow`` function: takes one merged row a key, makes version N of them, and gives
+    """``mapInArrow`` function: takes one merged row a key, makes version N of the rows, and gives
 
-    - in complete mode the rows of all keys of the state; nothing is ever evicted;
-    - in update mode the rows of this batch; what the watermark has passed is evicted;
-    - in append mode the rows that are evicted, of this batch or older, and no others.
+    - in complete mode the rows of all keys of the state, and evicts none;
+    - in update mode the rows of this batch, and evicts keys that the watermark has passed;
+    - in append mode only the rows that it evicts, of this batch or older.
 
-    A partition that does not change makes no version, and its report says so.
+    A partition that does not change gets no new version, and its report says so.
     """
 
     def __init__(
@@ -175,17 +172,7 @@ class AggregateSaveStep(_AggregateStep):
         with ExitStack() as attempts:
             parts = {}
             for place in self._all_partitions(context, partition):
-                base = context.base_of(self._state.operator, place)
-                current = attempts.enter_context(
-                    attempt(
-                        self._state,
-                        place,
-                        base,
-                        context.batch_id,
-                        context.is_replay,
-                        skip_unchanged=True,
-                    )
-                )
+                current = attempts.enter_context(self._attempt(context, place))
                 parts[place] = _Saved(current)
             for batch in batches:
                 for place, rows in self._by_partition(batch, context, partition):
@@ -201,31 +188,28 @@ class AggregateSaveStep(_AggregateStep):
         keys = self._encoded_keys(rows)
         times = None if self._event_time is None else self._event_time.times_of(rows)
         due = np.zeros(rows.num_rows, bool)
-        if times is not None and self._mode != output_modes.COMPLETE:
+        if times is not None and self._mode != COMPLETE:
             due = times.until(context.evict_ms)
         part.rows += rows.num_rows
         part.due += int(due.sum())
         if due.any():
-            # They are out of the state before they have been in it.
+            # These rows never get into the state.
             part.due_keys.update(keys.filter(pa.array(due)).to_pylist())
         self._put(part, keys, rows, times, ~due, context)
-        match self._mode:
-            case output_modes.APPEND:
-                if due.any():
-                    yield rows_at(rows, due)
-            case output_modes.UPDATE:
-                yield rows
-            case _:
-                part.put_keys.update(keys.to_pylist())
-                yield rows
+        if self._mode == COMPLETE:
+            part.put_keys.update(keys.to_pylist())
+        if self._mode != APPEND:
+            yield rows
+        elif due.any():
+            yield rows_at(rows, due)
 
     def _put(
         self,
         part: _Saved,
         keys: pa.BinaryArray,
         rows: pa.RecordBatch,
-        times: Times | None,
-        stays: BoolArray,
+        times: RowTimes | None,
+        kept: BoolArray,
         context: BatchContext,
     ) -> None:
         transaction = part.current.transaction
@@ -236,14 +220,14 @@ class AggregateSaveStep(_AggregateStep):
             times_ms = np.full(rows.num_rows, context.time_ms, np.int64)
         else:
             times_ms = times.state_times_ms()
-        if not stays.all():
-            keys, values = (column.filter(pa.array(stays)) for column in (keys, values))
-            times_ms = times_ms[stays]
+        if not kept.all():
+            keys, values = (column.filter(pa.array(kept)) for column in (keys, values))
+            times_ms = times_ms[kept]
         transaction.put_many(keys, values, times_ms)
 
     def _finish(self, part: _Saved, context: BatchContext) -> Iterator[pa.RecordBatch]:
         transaction = part.current.transaction
-        if self._mode == output_modes.COMPLETE:
+        if self._mode == COMPLETE:
             for chunk in transaction.scan_chunks():
                 others = np.array([key not in part.put_keys for key in chunk.keys])
                 if others.any():
@@ -256,17 +240,20 @@ class AggregateSaveStep(_AggregateStep):
             others = np.array([key not in part.due_keys for key in chunk.keys])
             part.evicted += len(others)
             part.evicted_due += int((~others).sum())
-            if self._mode == output_modes.APPEND and others.any():
+            if self._mode == APPEND and others.any():
                 yield rows_at(self._decoded(chunk), others)
 
 
 @dataclass
 class _Saved:
-    """What the second step has done to a state partition so far."""
+    """What the save step has done with a state partition so far.
+
+    ``due`` counts rows of the batch that do not stay, ``evicted`` keys of the old state that do not, and
+    ``evicted_due`` those that are both.
+    """
 
     current: StateAttempt
     rows: int = 0
-    # Rows of the batch that do not stay; keys of the old state that do not, and those that are both.
     due: int = 0
     evicted: int = 0
     evicted_due: int = 0
@@ -280,7 +267,7 @@ class _Saved:
             rows_updated=self.rows,
             rows_removed=self.due + self.evicted - self.evicted_due,
             rows_dropped_late=0,
-            # Less the keys that were there before, which only the first step knows.
+            # Counts keys twice that were there before: only the restore step knows them.
             keys_total=self.current.keys_before
             + (self.rows - self.due)
             - (self.evicted - self.evicted_due),

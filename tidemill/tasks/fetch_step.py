@@ -1,8 +1,8 @@
-"""Reading the splits of a source, in tasks."""
+"""Reading the splits of a source in tasks: those of a batch, or a fixed list of them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class RowReader:
-    """Reads splits as batches with exactly the columns of the source's schema. Goes to the executors."""
+    """Reads splits as Arrow batches with exactly the columns of the source's schema. Goes to executors."""
 
     def __init__(self, source: SplitSource) -> None:
         self._read = source.split_reader()
@@ -33,7 +33,8 @@ class RowReader:
                 if not isinstance(batch, pa.RecordBatch):
                     raise SourceError(
                         f"the source {self._name} gives a {type(batch).__name__} where rows are expected: "
-                        "yield pyarrow.RecordBatch objects"
+                        "yield pyarrow.RecordBatch objects",
+                        source=self._name,
                     )
                 columns = [self._column(batch, field) for field in self._schema]
                 yield pa.RecordBatch.from_arrays(columns, schema=self._schema)
@@ -43,7 +44,8 @@ class RowReader:
         if index < 0:
             raise SourceError(
                 f"the source {self._name} gives no column {field.name}, which its schema has; it gives "
-                f"{', '.join(batch.schema.names) or 'none'}"
+                f"{', '.join(batch.schema.names) or 'none'}",
+                source=self._name,
             )
         column = batch.column(index)
         if column.type != field.type:
@@ -51,22 +53,24 @@ class RowReader:
                 column = column.cast(field.type)
             except pa.ArrowException as error:
                 raise SourceError(
-                    f"the source {self._name} gives column {field.name} as {_said(column.type)}, its "
-                    f"schema says {_said(field.type)}: {error}"
+                    f"the source {self._name} gives column {field.name} as {_type_name(column.type)}, its "
+                    f"schema says {_type_name(field.type)}: {error}",
+                    source=self._name,
                 ) from None
         if column.null_count and not field.nullable:
             raise SourceError(
                 f"the source {self._name} gives column {field.name} with nulls, its schema says that "
-                "there are none"
+                "there are none",
+                source=self._name,
             )
         return column
 
 
 class FetchStep:
-    """``mapInArrow`` function: the rows of a task's splits.
+    """``mapInArrow`` function: gives the rows of a task's splits.
 
-    The first column of its only input row is the number of the task among those that read this source. It is
-    not taken from Spark, which numbers all tasks of a union in one go.
+    The first column of its only input row is the number of the task among those that read this source.
+    Spark's own number is another one in a union, whose tasks Spark numbers as a whole.
     """
 
     def __init__(
@@ -88,7 +92,7 @@ class FetchStep:
             if batch.num_rows:
                 number = int(batch.column(0)[0].as_py())
         number = task_partition() if number is None else number
-        return self.run(BatchContext.of_task(self._run_id, with_splits=True), number)
+        return self.run(BatchContext.from_task(self._run_id, with_splits=True), number)
 
     def run(self, context: BatchContext, number: int) -> Iterator[pa.RecordBatch]:
         tasks = context.splits.get(self._source_id, ())
@@ -100,20 +104,37 @@ class FetchStep:
             self._rows.add({(self._source_id, context.batch_id, number): rows})
 
 
+class ReadSplits:
+    """``mapInArrow`` function: gives the rows of a fixed part of a stream, one split in each task."""
+
+    def __init__(
+        self, splits: Sequence[Split], read: Callable[[Sequence[Split]], Iterator[pa.RecordBatch]]
+    ) -> None:
+        self._splits = splits
+        self._read = read
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:  # a task that does not read its input ends its worker
+            pass
+        number = task_partition()
+        if number < len(self._splits):
+            yield from self._read([self._splits[number]])
+
+
 def rows_accumulator(spark_context: SparkContext) -> Accumulator[Reports]:
-    """Where fetch steps count rows: each task's once, however often it runs."""
+    """Return the accumulator of fetch steps, which counts a task's rows once, however often it runs."""
     return spark_context.accumulator({}, ReportsParam())
 
 
 def take_rows(counted: Accumulator[Reports], source_id: str, batch_id: int) -> int:
-    """How many rows a batch has read of a source. Asked once; forgets the batches before, too."""
+    """Return how many rows a batch has read of a source, and forget this batch and those before."""
     counts = counted.value
     mine = [key for key in counts if key[0] == source_id and key[1] <= batch_id]
     return sum(rows for key in mine if (rows := counts.pop(key)) and key[1] == batch_id)
 
 
-def _said(type: pa.DataType) -> str:
-    """As Spark calls it."""
+def _type_name(type: pa.DataType) -> str:
+    """Return Spark's name of the type."""
     try:
         spark_type: Any = from_arrow_type(type)
     except Exception:

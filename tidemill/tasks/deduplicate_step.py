@@ -1,8 +1,8 @@
 """``dropDuplicates``, ``distinct`` and ``dropDuplicatesWithinWatermark``: the first row of each key passes.
 
-The state has the keys that have passed. It forgets a key when the watermark has reached the key's own event
-time, if that is a part of the key, because later rows of the key would be late. Within a watermark it
-forgets a key some time after the event time of the row that has passed: the value is that moment, in
+The state has the keys that have passed. If the event time is a part of the key, the state forgets a key when
+the watermark reaches that time: later rows of the key would be late. ``dropDuplicatesWithinWatermark``
+forgets a key some time after the event time of the row that passed: the value is that moment, in
 microseconds, 8 bytes, big-endian.
 """
 
@@ -17,12 +17,12 @@ import numpy as np
 import pyarrow as pa
 
 from tidemill.state.binary_arrays import sliced
-from tidemill.state.partition_state import OperatorState, StateAttempt, attempt
+from tidemill.state.partition_state import OperatorState, StateAttempt
 from tidemill.state.reports import StateReport
 from tidemill.state.row_codec import RowCodec
 from tidemill.tasks.batch_context import BatchContext
-from tidemill.tasks.event_time import NEVER_MS, EventTime, EventTimeColumn, IntArray, Times
-from tidemill.tasks.state_step import Batches, StateStep, rows_at
+from tidemill.tasks.event_time import NEVER_MS, EventTimeColumn, IntArray, RowTimes, keys_expire
+from tidemill.tasks.state_step import Batches, StateStep, rows_at, without_late_rows
 
 if TYPE_CHECKING:
     from pyspark import Accumulator
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 class DeduplicateStep(StateStep):
     """``mapInArrow`` function: drops late rows, and rows whose key has passed before.
 
-    ``event_time`` is for late rows, whatever the keys are; keys are forgotten if it is one of them, or with
-    ``within_us``, for how long after its event time a key is remembered.
+    ``event_time`` decides which rows are late, whatever the keys are. ``within_us`` is how long after its
+    event time a key is remembered; None if keys expire only by an event time of their own, or never.
     """
 
     def __init__(
@@ -50,12 +50,10 @@ class DeduplicateStep(StateStep):
     ) -> None:
         super().__init__(run_id, state, schema, partitions, reports)
         self._key_indexes = tuple(key_indexes)
-        self._event_time = EventTime.of(event_time)
+        self._event_time = event_time
         self._within_us = within_us
         self._keys = RowCodec([schema.field(index) for index in key_indexes], one_zero=True)
-        self._forgets = within_us is not None or (
-            event_time is not None and event_time.index in self._key_indexes
-        )
+        self._keys_expire = keys_expire(event_time, self._key_indexes, within_us)
 
     def run(
         self, batches: Batches, context: BatchContext, partition: int
@@ -63,16 +61,8 @@ class DeduplicateStep(StateStep):
         with ExitStack() as attempts:
             parts = {}
             for place in self._all_partitions(context, partition):
-                base = context.base_of(self._state.operator, place)
-                current = attempt(
-                    self._state,
-                    place,
-                    base,
-                    context.batch_id,
-                    context.is_replay,
-                    skip_unchanged=True,
-                )
-                parts[place] = _Deduplicated(attempts.enter_context(current))
+                current = attempts.enter_context(self._attempt(context, place))
+                parts[place] = _Deduplicated(current)
             for batch in batches:
                 for place, rows in self._by_partition(batch, context, partition):
                     passing = self._pass(parts[place], rows, context)
@@ -86,10 +76,8 @@ class DeduplicateStep(StateStep):
     def _pass(
         self, part: _Deduplicated, rows: pa.RecordBatch, context: BatchContext
     ) -> pa.RecordBatch:
-        if self._event_time is not None and context.late_ms is not None:
-            late = self._event_time.times_of(rows).until(context.late_ms)
-            part.dropped += int(late.sum())
-            rows = rows_at(rows, ~late)
+        rows, late = without_late_rows(rows, self._event_time, context.late_ms)
+        part.dropped += late
         keys = self._keys.encode_rows(
             [rows.column(index) for index in self._key_indexes], rows.num_rows
         )
@@ -107,14 +95,14 @@ class DeduplicateStep(StateStep):
     def _known(
         self, part: _Deduplicated, keys: pa.BinaryArray, context: BatchContext
     ) -> set[bytes]:
-        """Which keys are in the state. One whose time is over does not count, if it is still there."""
+        """Return the keys that are in the state, without expired ones that are still there."""
         found = part.current.transaction.find(keys)
         if self._within_us is None or context.late_ms is None:
             return set(found.keys)
         return {
             key
-            for key, over_ms in zip(found.keys, found.times_ms, strict=True)
-            if over_ms > context.late_ms
+            for key, expires_ms in zip(found.keys, found.times_ms, strict=True)
+            if expires_ms > context.late_ms
         }
 
     def _remember(
@@ -126,28 +114,28 @@ class DeduplicateStep(StateStep):
     ) -> None:
         values = pa.array([b""] * len(keys), pa.binary())
         times_ms = np.full(len(keys), NEVER_MS if self._state.timed else context.time_ms, np.int64)
-        if self._forgets:
+        if self._keys_expire:
             assert self._event_time is not None
             times = self._event_time.times_of(rows)
             if self._within_us is not None:
-                # An unknown time is taken for the beginning of time, as Spark does.
-                times = Times(times.us + self._within_us, np.ones(len(keys), bool))
+                # A row without a time counts as one of 1970, as in Spark.
+                times = RowTimes(times.us + self._within_us, np.ones(len(keys), bool))
                 values = _packed(times.us)
             times_ms = times.state_times_ms()
-            stays = ~times.until(context.evict_ms)
-            part.forgotten += int((~stays).sum())
-            if not stays.all():
-                keys, values = (column.filter(pa.array(stays)) for column in (keys, values))
-                times_ms = times_ms[stays]
+            kept = ~times.until(context.evict_ms)
+            part.forgotten += int((~kept).sum())
+            if not kept.all():
+                keys, values = (column.filter(pa.array(kept)) for column in (keys, values))
+                times_ms = times_ms[kept]
         part.remembered += len(keys)
         part.current.transaction.put_many(keys, values, times_ms)
 
     def _forget(self, part: _Deduplicated, context: BatchContext) -> None:
-        if not self._forgets or context.evict_ms is None:
+        if not self._keys_expire or context.evict_ms is None:
             return
         transaction = part.current.transaction
         for chunk in transaction.expired_chunks(context.evict_ms + 1):
-            # One that has just passed again has a new time already.
+            # A key that has just passed again has a new time already.
             old = [key for key in chunk.keys if key not in part.passed]
             transaction.remove_many(old, context.time_ms)
             part.forgotten += len(old)
@@ -156,7 +144,7 @@ class DeduplicateStep(StateStep):
 
 @dataclass
 class _Deduplicated:
-    """What the step has done to a state partition so far."""
+    """What the step has done with a state partition so far."""
 
     current: StateAttempt
     dropped: int = 0
@@ -181,8 +169,8 @@ class _Deduplicated:
 
 
 def _first_rows(keys: pa.BinaryArray) -> IntArray:
-    """The number of the first row of each key."""
-    # Codes are given in the order in which keys are seen: a row is the first of its key if its code is new.
+    """Return the number of the first row of each key."""
+    # Arrow numbers keys in the order in which it sees them: a row is the first of its key if its code is new.
     codes = np.asarray(keys.dictionary_encode().indices)
     highest = np.maximum.accumulate(np.concatenate([[-1], codes[:-1]])) if len(codes) else codes
     return np.flatnonzero(codes > highest)
