@@ -291,8 +291,8 @@ def test_a_newer_version_is_told_from_damage(tmp_path: Path, file: str, version:
         (range(0), range(1), "offsets/0", "although commits/0 says that the batch is done"),
         (range(3), range(5), "offsets/3", "although commits/3 says that the batch is done"),
         (range(5, 8), range(0), "commits/4", "begins with offsets/5 and no batch is committed"),
-        (range(8, 10), range(8), "offsets/7", "batch 8, which is not committed, begins where"),
-        (range(9, 10), range(8), "offsets/8", "batch 9, which is not committed, begins where"),
+        (range(8, 10), range(8), "offsets/7", "says where batch 8, which is not committed, begins"),
+        (range(9, 10), range(8), "offsets/8", "says where batch 9, which is not committed, begins"),
     ],
 )
 def test_a_log_that_lacks_what_recovery_needs_is_refused(

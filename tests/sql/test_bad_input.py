@@ -553,7 +553,7 @@ class Broken(SplitSource):
         ("latest", "ValueError: no latest"),
         (
             "offset",
-            "SourceError: an offset of batch 0 cannot be written down: Object of type object is not",
+            "SourceError: the offset of source 0 in batch 0 cannot be written as JSON: Object of type object",
         ),
         ("splits", "ValueError: no splits"),
         (

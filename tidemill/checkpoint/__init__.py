@@ -1,1 +1,1 @@
-"""What is on disk: storage with atomic files, who owns it, the logs, the written-down program."""
+"""The checkpoint directory: storage with atomic files, its owner, the logs, the program of DStreams."""

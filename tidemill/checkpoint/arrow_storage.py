@@ -13,16 +13,16 @@ from pyarrow import fs
 
 from tidemill.checkpoint.storage import Storage
 
-# An object appears when its upload is complete: writing beside it and renaming would only copy it.
+# In these stores an object appears only when its upload is complete, and renaming would copy it.
 APPEARS_WHOLE = {"s3", "gcs", "abfs"}
 
 
 class ArrowStorage(Storage):
     """Files of any file system that pyarrow knows.
 
-    These have no lock that works between processes, so two drivers are kept apart by the record of the
-    owner alone: between a look at it and the end of a write there is a moment in which a driver that
-    has just lost its ownership could still finish that one write.
+    These have no lock that works between processes, so only the owner's record keeps two drivers apart:
+    a driver that loses its ownership between checking the record and the end of a write can still finish
+    that one write.
     """
 
     def __init__(self, filesystem: fs.FileSystem, root: str, uri: str | None = None) -> None:
@@ -36,7 +36,7 @@ class ArrowStorage(Storage):
 
     @classmethod
     def from_uri(cls, uri: str) -> ArrowStorage:
-        # Spark, which keeps RDDs in the same directory, says s3a.
+        # Spark, which keeps RDDs in the same directory, calls it s3a.
         known = f"s3{uri[3:]}" if uri.startswith("s3a://") else uri
         filesystem, root = fs.FileSystem.from_uri(known)
         return cls(filesystem, root, uri)
@@ -60,7 +60,7 @@ class ArrowStorage(Storage):
         staged = f"{folder}/.{name}.{uuid.uuid4().hex[:8]}.tmp"
         try:
             if self._appears_whole:
-                # Closing the stream of a failed upload would complete it: upload what is complete.
+                # Closing the stream of a failed upload would complete it, so upload only complete files.
                 with tempfile.SpooledTemporaryFile(max_size=8 << 20) as local:
                     yield cast(BinaryIO, local)
                     local.seek(0)
@@ -79,7 +79,7 @@ class ArrowStorage(Storage):
         try:
             self._fs.move(staged, target)
         except OSError:
-            # HDFS does not rename onto a file that is there. The old one is kept until the new one is.
+            # HDFS does not rename onto an existing file. Keep the old one until the new one is there.
             if self._fs.get_file_info(target).type is not fs.FileType.File:
                 raise
             aside = f"{staged}.old"

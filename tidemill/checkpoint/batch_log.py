@@ -103,7 +103,7 @@ class OffsetRecord:
 
 @dataclass(frozen=True)
 class CommitRecord:
-    """``commits/N``: the batch is done. ``state`` names the version of each operator's partitions."""
+    """``commits/N``: the batch is done. ``state`` has the version of each operator's partitions."""
 
     state: Mapping[str, tuple[str | None, ...]] = field(default_factory=dict)
     next_watermark_ms: int = 0
@@ -131,6 +131,14 @@ def _json(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"))
 
 
+def _is_json(value: Any) -> bool:
+    try:
+        json.dumps(value)
+    except TypeError:
+        return False
+    return True
+
+
 def _object(line: str) -> dict[str, Any]:
     value = json.loads(line)
     if not isinstance(value, dict):
@@ -142,16 +150,16 @@ def _rates(text: str) -> dict[str, float]:
     rates_per_s = _object(text)
     for name, rate in rates_per_s.items():
         if type(rate) not in (int, float) or not 0 < rate < math.inf:
-            raise ValueError(f"{rate!r} is no rate for the source {name!r}")
+            raise ValueError(f"the rate of source {name!r} is {rate!r}")
     return rates_per_s
 
 
 class NewerVersionError(ValueError):
-    """A file says that it has a format which this version of Tidemill does not know."""
+    """A file has a format that this version of Tidemill does not know."""
 
 
 def _lines(text: str, versions: tuple[str, ...]) -> list[str]:
-    """All lines, of which the first is the version, if that is one that is known here."""
+    """Return all lines, the version first; raise if the version is unknown."""
     version, *lines = text.rstrip("\n").split("\n")
     if version in versions:
         return [version, *lines]
@@ -164,7 +172,7 @@ def _lines(text: str, versions: tuple[str, ...]) -> list[str]:
 
 @dataclass(frozen=True)
 class LoggedBatches:
-    """All that the log has kept: batches that have offsets, and those of them that are committed."""
+    """The contents of the log: the batches that have offsets, and those that are committed."""
 
     offsets: Mapping[int, OffsetRecord]
     commits: Mapping[int, CommitRecord]
@@ -184,14 +192,14 @@ class LoggedBatches:
 
 
 class BatchLog:
-    """``offsets/`` and ``commits/`` of a checkpoint directory. One thread writes each of them."""
+    """Reads and writes ``offsets/`` and ``commits/`` of a checkpoint directory, each from one thread."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
 
     def stream_id(self, proposed: str | None = None) -> str:
-        """The id in ``metadata``, written by the first call in the life of a stream: the proposed one, if
-        there is one.
+        """Return the id in ``metadata``. The first call in the life of a stream writes it: ``proposed``, or a
+        new one.
         """
         existing = self.read_stream_id()
         if existing is not None:
@@ -220,9 +228,11 @@ class BatchLog:
         try:
             text = record.to_text()
         except TypeError as error:
+            name = next(name for name, end in record.offsets.items() if not _is_json(end))
             raise SourceError(
-                f"an offset of batch {batch_id} cannot be written down: {error}. What a source gives as its "
-                f"offset must be a JSON value; the offsets are {dict(record.offsets)!r:.300}"
+                f"the offset of source {name} in batch {batch_id} cannot be written as JSON: {error}. "
+                f"A source must return JSON values as offsets, not {record.offsets[name]!r:.300}",
+                name,
             ) from None
         self._storage.write(f"offsets/{batch_id}", text.encode())
         fault_point("batch.after-offsets")
@@ -233,19 +243,19 @@ class BatchLog:
         fault_point("batch.after-commit")
 
     def purge(self, batch_id: int) -> None:
-        """Delete the oldest batch. Interrupted in between, it leaves offsets that are simply old."""
+        """Delete the oldest batch. A crash in between leaves its offsets, which do no harm."""
         self._storage.delete(f"commits/{batch_id}")
         fault_point("batch.purge")
         self._storage.delete(f"offsets/{batch_id}")
 
     def load(self) -> LoggedBatches:
-        """Read and check everything. Nothing is changed, whatever is found.
+        """Read and check the whole log. Change nothing, whatever it finds.
 
         A sound log has offsets without gaps, commits without gaps, and no commit without offsets. The
-        oldest batches may have lost their commits, or their offsets, to a purge that was interrupted.
+        oldest batches may have lost their commits, or their offsets, to an interrupted purge.
 
-        Another driver may still be at work here. So commits are read before offsets, which are written
-        first, and each from the newest to the oldest, which are deleted first.
+        Another driver may still be writing here. It writes offsets before commits and deletes the oldest
+        files first; so read commits before offsets, and the newest files first.
         """
         commits = self._load("commits", CommitRecord.parse)
         offsets = self._load("offsets", OffsetRecord.parse)
@@ -266,7 +276,7 @@ class BatchLog:
         if offsets and commits and min(offsets) > max(commits):
             raise self._damaged(
                 f"offsets/{min(offsets) - 1}",
-                f"is missing: batch {min(offsets)}, which is not committed, begins where it says",
+                f"is missing: it says where batch {min(offsets)}, which is not committed, begins",
             )
         return LoggedBatches(offsets, commits)
 
@@ -286,8 +296,8 @@ class BatchLog:
                 raise DamagedCheckpointError(
                     self._storage.full_name(file),
                     f"was written by a newer version ({error})",
-                    "Install the version of Tidemill that wrote it, or a later one; if Spark wrote it, go on "
-                    "with Spark or give the query a new checkpoint directory.",
+                    "Install the version of Tidemill that wrote it, or a later one; if Spark wrote it, "
+                    "continue with Spark or give the query a new checkpoint directory.",
                     self._storage.uri,
                 ) from None
             except (ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
@@ -316,7 +326,7 @@ class BatchLog:
             finding,
             "Restore the file from a backup. Without one, no recovery can be exact: delete the files of "
             "this batch and of all later ones from offsets/ and commits/ to run them again with newly "
-            "planned ranges (outputs that are not idempotent will have them twice), or start the stream "
+            "planned ranges (outputs that are not idempotent will get their rows twice), or start the stream "
             "over with another directory. Nothing has been changed.",
             self._storage.uri,
         )

@@ -18,8 +18,8 @@ from tidemill.common.durable_folders import make_folder, sync
 from tidemill.common.fault_points import fault_point
 from tidemill.errors import IllegalStateError
 
-MOST_PARTS = 1024  # that a system call takes at once
-LOOK_AT_LOCK_EVERY_S = 0.05
+MAX_PARTS = 1024  # of one writev call
+LOCK_RETRY_S = 0.05
 
 
 class LocalStorage(Storage):
@@ -32,8 +32,8 @@ class LocalStorage(Storage):
     3. rename it: from now on readers see it, whole;
     4. fsync the folder: from now on it survives the machine.
 
-    Hadoop keeps the checksum of a local file beside it (``.7.crc``). What Spark has left of another file of
-    the same name would make it refuse this one, so that it goes when the file is written or deleted.
+    Hadoop keeps the checksum of a local file beside it (``.7.crc``). A checksum that Spark left for an older
+    file of the same name would make Hadoop refuse the new one, so writing or deleting a file deletes it.
     """
 
     def __init__(self, directory: str) -> None:
@@ -117,7 +117,7 @@ class LocalStorage(Storage):
 
     @contextmanager
     def lock(self, name: str, patience_s: float | None = None) -> Iterator[None]:
-        # The kernel drops the lock when its holder dies, whatever it dies of.
+        # The kernel releases the lock when its holder dies, for whatever reason.
         folder, base = os.path.split(self._path(name))
         make_folder(folder)
         handle = os.open(os.path.join(folder, f".{base}"), os.O_RDWR | os.O_CREAT, 0o600)
@@ -134,17 +134,17 @@ def _lock(handle: int, patience_s: float | None) -> None:
         return
     # There is no flock() with a time limit.
     pause = threading.Event()
-    for _ in range(int(patience_s / LOOK_AT_LOCK_EVERY_S) + 1):
+    for _ in range(int(patience_s / LOCK_RETRY_S) + 1):
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return
         except BlockingIOError:
-            pause.wait(LOOK_AT_LOCK_EVERY_S)
-    raise TimeoutError(f"the lock is held for more than {patience_s} s")
+            pause.wait(LOCK_RETRY_S)
+    raise TimeoutError(f"another process has held the lock for more than {patience_s} s")
 
 
 class _LocalAppender(Appender):
-    """Writes to the end of a file that nobody else writes to."""
+    """Appends to a file that has no other writer."""
 
     def __init__(self, handle: int, name: str, size: int) -> None:
         self._handle: int | None = handle
@@ -155,18 +155,18 @@ class _LocalAppender(Appender):
         handle, offset = self._handle, self._size
         if handle is None:
             raise IllegalStateError(
-                f"{self._name} cannot be appended to any more: it is closed, or an append has failed"
+                f"cannot append to {self._name}: it is closed, or an earlier append failed"
             )
         try:
             fault_point("log.append")
             written = _write_all(handle, parts)
             _sync_data(handle)
             if os.fstat(handle).st_nlink == 0:
-                # What is written to a file without a name is gone when it is closed.
-                raise FileNotFoundError(errno.ENOENT, "deleted while it is written to", self._name)
+                # A file without a name is gone when it is closed.
+                raise FileNotFoundError(errno.ENOENT, "deleted while being written", self._name)
             fault_point("log.appended")
         except BaseException:
-            # Where this does not help, the end of the file is torn, and the log's readers see that.
+            # If this fails too, the file has a torn tail, which the log's readers recognise.
             with suppress(OSError):
                 os.ftruncate(handle, offset)
             self.close()
@@ -180,17 +180,17 @@ class _LocalAppender(Appender):
             os.close(handle)
 
     def __del__(self) -> None:
-        # As for any file of Python's: who forgets to close one does not keep its handle for ever.
+        # As for Python's own files: an appender that nobody closed must not leak its handle.
         with suppress(OSError):
             self.close()
 
 
 def _write_all(handle: int, parts: Sequence[bytes | memoryview]) -> int:
-    """Write all parts, however many calls that takes, and count the bytes."""
+    """Write all parts, in as many calls as it takes, and return the number of bytes."""
     left = deque(memoryview(part).cast("B") for part in parts if memoryview(part).nbytes)
     total = sum(len(view) for view in left)
     while left:
-        written = os.writev(handle, [left[at] for at in range(min(len(left), MOST_PARTS))])
+        written = os.writev(handle, [left[at] for at in range(min(len(left), MAX_PARTS))])
         while left and written >= len(left[0]):
             written -= len(left.popleft())
         if left:

@@ -23,15 +23,15 @@ A segment with one record, ``hi``::
     46 be d6 8a 68 69
 
 The head has this form in every version. It is durable before the first record is written, so no crash
-leaves a damaged head with something behind it.
+leaves a damaged head with records behind it.
 
-A crash leaves whole records and then, at most, a part of one more, or zeros where the file had grown
-already: a torn tail. Anything else is damage. To tell one from the other: WHEN the record at an offset
-cannot be read, IF any whole record begins after that offset, what lies between was once complete and
-is damaged; ELSE it is a torn tail. Looking for that record begins at the very next byte, because the
-damaged length cannot be trusted. The salt and the offset are in the checksum of a record's header
-because payloads may hold anything, also pieces of logs, even of this one: they never look like
-records of this segment at that place.
+A crash leaves whole records and then, at most, a part of one more, or zeros where the file had already
+grown: a torn tail. Anything else is damage. To tell one from the other: WHEN the record at an offset
+cannot be read, IF any whole record begins after that offset, the bytes in between were once complete and
+are damaged; ELSE they are a torn tail. The search for that record begins at the very next byte, because the
+damaged length cannot be trusted. The checksum of a record's header covers the salt and the offset
+because payloads may hold anything, even pieces of this log: they never look like records of this segment
+at that place.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from typing import Any
 from tidemill.checkpoint.batch_log import NewerVersionError
 
 SEGMENT_MAGIC = b"TIDELOG\n"
-RECORD_MAGIC = b"\xf5rec"  # F5 is in no text of UTF-8
+RECORD_MAGIC = b"\xf5rec"  # no UTF-8 text contains F5
 VERSION = 1
 SALT_SIZE = 8
 LONGEST_PAYLOAD = 0xFFFF_FFFF
@@ -61,10 +61,10 @@ RECORD_HEADER_SIZE = _RECORD.size + _CRC.size
 
 @dataclass(frozen=True)
 class LogSlice:
-    """The handle of one record: with it, any process that has the storage can read the payload.
+    """The handle of one record, with which any process that has the storage can read the payload.
 
-    ``path`` is relative to the storage, ``offset`` is where the record begins in the file, ``length``
-    is that of the payload.
+    ``path`` is relative to the storage, the record begins at ``offset`` in the file, and its payload has
+    ``length`` bytes.
 
     >>> LogSlice.from_json(["received/0/1.log", 24, 7])
     LogSlice(path='received/0/1.log', offset=24, length=7)
@@ -91,7 +91,7 @@ def segment_head(salt: bytes) -> bytes:
 
 
 def salt_of(head: bytes) -> bytes:
-    """The salt in the head of a segment. ``ValueError`` says what is wrong with it."""
+    """Return the salt in the head of a segment; ``ValueError`` says what is wrong with the head."""
     if len(head) < HEAD_SIZE:
         raise ValueError("the head of the segment is cut off")
     fields = head[: _HEAD.size]
@@ -108,7 +108,7 @@ def salt_of(head: bytes) -> bytes:
 
 
 class Payload:
-    """What is to be logged, in one piece or several, with its length and checksum."""
+    """The payload of a new record, in one piece or several, with its length and checksum."""
 
     def __init__(self, parts: Iterable[bytes | memoryview]) -> None:
         self.parts = list(parts)
@@ -122,7 +122,7 @@ class Payload:
             self.crc = zlib.crc32(part, self.crc)
 
     def header(self, salt: bytes, offset: int) -> bytes:
-        """What precedes the payload in a record that begins at ``offset``."""
+        """Return the header of the record if it begins at ``offset``."""
         fields = _RECORD.pack(RECORD_MAGIC, self.length, self.crc)
         return fields + _CRC.pack(_header_crc(salt, offset, fields))
 
@@ -138,7 +138,7 @@ class RecordHeader:
 
     @classmethod
     def parse(cls, header: bytes, salt: bytes, offset: int, file_size: int) -> RecordHeader:
-        """``ValueError`` says what is wrong. What it returns fits into the file: it can be read."""
+        """Parse and check a header; ``ValueError`` says what is wrong. The payload lies within the file."""
         if len(header) < RECORD_HEADER_SIZE:
             raise ValueError("the header of the record is cut off")
         fields = header[: _RECORD.size]
@@ -148,19 +148,19 @@ class RecordHeader:
         if _CRC.pack(_header_crc(salt, offset, fields)) != header[_RECORD.size :]:
             raise ValueError("the checksum of the record's header is wrong")
         if offset + RECORD_HEADER_SIZE + length > file_size:
-            raise ValueError(f"the record has {length:,} bytes, and the file ends before")
+            raise ValueError(f"the record has {length:,} bytes, but the file ends before that")
         return cls(length, crc)
 
     def check(self, payload: bytes | memoryview) -> None:
         if len(payload) != self.length:
-            raise ValueError(f"{len(payload):,} bytes of {self.length:,} could be read")
+            raise ValueError(f"only {len(payload):,} of {self.length:,} bytes could be read")
         if zlib.crc32(payload) != self.crc:
             raise ValueError("the checksum of the payload is wrong")
 
 
 @dataclass(frozen=True)
 class Unreadable:
-    """Where the readable part of a segment ends, and why; and whether it goes on after that."""
+    """The end of the readable part of a segment, the reason, and the next whole record after it, if any."""
 
     offset: int
     reason: str
@@ -168,7 +168,7 @@ class Unreadable:
 
 
 def parse_records(data: bytes, salt: bytes) -> tuple[list[tuple[int, bytes]], Unreadable | None]:
-    """All records of a segment with their offsets, up to the first that cannot be read."""
+    """Return all records of a segment with their offsets, up to the first unreadable one."""
     records: list[tuple[int, bytes]] = []
     view = memoryview(data)
     offset = HEAD_SIZE
@@ -192,7 +192,7 @@ def _payload_at(view: memoryview, salt: bytes, offset: int) -> memoryview:
 
 
 def _find_record(data: bytes, salt: bytes, start: int) -> int | None:
-    """The first whole record that begins at ``start`` or later."""
+    """Return the offset of the first whole record at ``start`` or later."""
     view = memoryview(data)
     at = data.find(RECORD_MAGIC, start)
     while at >= 0:

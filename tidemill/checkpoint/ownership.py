@@ -1,21 +1,21 @@
 """One driver at a time on a checkpoint directory.
 
-The file ``owner`` says whose it is::
+The file ``owner`` names the driver::
 
     v1
     {"epoch": 3, "token": "5f0c", "host": "mill-2", "pid": 4711, "process": "8c1b/4026531836/99172",
      "since": "2026-03-01T12:00:00Z", "released": false}
 
-To take a directory over, a driver holds the storage's lock, looks at the record, and writes its own with
-the next epoch and a new token. IF the record is released, or its process is known to be dead, the
-directory is free. ELSE IF the process runs on this machine it is not. ELSE nobody here can know: the
-owner renews the file every 10 seconds, and when it has not done so for a minute, by the clock of the
-storage, it has lost it. One that was paused while it held the lock itself keeps the directory, until it
-goes on or dies: whoever wants to have it is told so after a minute.
+To take a directory over, a driver locks the storage, checks the record, and writes its own with the next
+epoch and a new token. IF the record is released, or its process is known to be dead, the directory is
+free. ELSE IF the process runs on this machine, the directory is in use. ELSE this driver cannot know: the
+owner renews the file every 10 seconds, and loses the directory when it has not renewed the file for a
+minute, by the clock of the storage. An owner that was paused while it held the lock keeps the directory
+until it continues or dies; a driver that wants the directory is told so after a minute.
 
-Every write of the owner goes through :class:`OwnedStorage`, which looks at the token before the file
-becomes visible, or a log grows, holding the same lock. So a driver that was paused for a minute and
-wakes up cannot write one more file or record: neither can its tasks, which carry the token, too.
+The owner writes through :class:`OwnedStorage`, which takes the same lock and checks the token before a file
+becomes visible or a log grows. So a driver that wakes up after a pause of a minute cannot write one more
+file or record, and neither can its tasks, which carry the token too.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ OWNER = "owner"
 LOCK = "owner.lock"
 LEASE_MS = 60_000
 RENEW_EVERY_S = 10.0
-# Whoever is inside makes one file visible or removes a few: more than a minute, and it stands still.
+# The lock's holder makes one file visible or removes a few: after a minute, it must be paused.
 LOCK_PATIENCE_S = 60.0
 
 
 @dataclass(frozen=True)
 class Process:
-    """A process, told apart from any other that ever had its number.
+    """The identity of a process, different from any other process that ever had the same pid.
 
-    ``started`` is when the kernel started it; ``machine`` is this boot of this machine, and the
-    process numbers of a container mean nothing outside of it.
+    ``started`` is the kernel's start time; ``machine`` is this boot of this machine and, because pids of a
+    container mean nothing outside of it, the container.
     """
 
     host: str
@@ -85,6 +85,8 @@ def _machine() -> str:
 
 @dataclass(frozen=True)
 class OwnerRecord:
+    """The contents of the file ``owner``."""
+
     epoch: int
     token: str
     host: str
@@ -134,17 +136,18 @@ class Ownership:
 
     @classmethod
     def acquire(cls, storage: Storage, now_ms: int, process: Process | None = None) -> Ownership:
+        """Take the directory over, or raise ``CheckpointInUseError``."""
         me = process or Process.this()
         with ExitStack() as locked:
             try:
                 locked.enter_context(storage.lock(LOCK, LOCK_PATIENCE_S))
             except TimeoutError:
-                raise _stands_still(storage) from None
-            before = read_owner(storage)
-            if before is not None:
-                _refuse_if_held(storage, before, me)
+                raise _owner_is_paused(storage) from None
+            previous = read_owner(storage)
+            if previous is not None:
+                _refuse_if_owned(storage, previous, me)
             record = OwnerRecord(
-                epoch=1 if before is None else before.epoch + 1,
+                epoch=1 if previous is None else previous.epoch + 1,
                 token=uuid.uuid4().hex[:16],
                 host=me.host,
                 pid=me.pid,
@@ -152,16 +155,19 @@ class Ownership:
                 since=iso_time(now_ms),
             )
             storage.write(OWNER, record.to_bytes())
-        # Where the storage has no lock, two may have written at once: the later one is the owner.
+        # Without a lock, two drivers may have written at once: the later one is the owner.
         if read_owner(storage) != record:
-            raise _lost(storage, record)
+            raise _ownership_lost(storage, record)
         return cls(storage, record)
 
     def owned_storage(self) -> OwnedStorage:
         return OwnedStorage(self._storage, self.record)
 
     def keep(self, on_lost: Callable[[CheckpointError], None]) -> None:
-        """Renew the record from time to time, on a thread of its own, until it is released."""
+        """Renew the record regularly, on a thread of its own, until it is released.
+
+        Call ``on_lost`` once if another driver takes the directory over.
+        """
 
         def renew() -> None:
             storage = self.owned_storage()
@@ -172,14 +178,14 @@ class Ownership:
                     on_lost(error)
                     return
                 except CheckpointError as error:
-                    # A full disk: the stream itself will say so, if it has to write.
-                    logger.warning("the ownership could not be renewed: %s", error)
+                    # Such as a full disk: the stream itself fails when it has to write.
+                    logger.warning("could not renew the ownership: %s", error)
 
         self._thread = threading.Thread(target=renew, name="tidemill-ownership", daemon=True)
         self._thread.start()
 
     def release(self) -> None:
-        """Give the directory back, if it is still ours. Idempotent."""
+        """Give the directory back, if this driver still owns it. Idempotent."""
         if self._stopped.is_set():
             return
         self._stopped.set()
@@ -188,18 +194,16 @@ class Ownership:
         try:
             self.owned_storage().write(OWNER, replace(self.record, released=True).to_bytes())
         except CheckpointError as error:
-            logger.warning(
-                "the ownership of %s could not be released: %s", self._storage.uri, error
-            )
+            logger.warning("could not release the ownership of %s: %s", self._storage.uri, error)
 
 
-def _refuse_if_held(storage: Storage, held: OwnerRecord, me: Process) -> None:
-    if held.released:
+def _refuse_if_owned(storage: Storage, owner: OwnerRecord, me: Process) -> None:
+    if owner.released:
         return
-    machine, _, started = held.process.rpartition("/")
+    machine, _, started = owner.process.rpartition("/")
     if machine == me.machine:
-        if started_at(held.pid) != started:
-            return  # dead, or its number belongs to another process now
+        if started_at(owner.pid) != started:
+            return  # dead, or another process has its pid now
         remedy = "Stop that program first, or give this one a directory of its own."
     else:
         age_ms = _age_ms(storage)
@@ -211,25 +215,25 @@ def _refuse_if_held(storage: Storage, held: OwnerRecord, me: Process) -> None:
             f"renewed its claim for {LEASE_MS // 1000} seconds."
         )
     raise CheckpointInUseError(
-        f"the checkpoint directory {storage.uri} is in use by {held}. {remedy}",
+        f"the checkpoint directory {storage.uri} is in use by {owner}. {remedy}",
         storage.uri,
-        {"host": held.host, "pid": held.pid, "since": held.since},
+        {"host": owner.host, "pid": owner.pid, "since": owner.since},
     )
 
 
-def _stands_still(storage: Storage) -> CheckpointInUseError:
-    held = read_owner(storage)
+def _owner_is_paused(storage: Storage) -> CheckpointInUseError:
+    owner = read_owner(storage)
     return CheckpointInUseError(
-        f"the checkpoint directory {storage.uri} is in use by {held or 'a program that has just begun'}: it "
+        f"the checkpoint directory {storage.uri} is in use by {owner or 'a program that has just begun'}: it "
         f"has been in the middle of a write for more than {LOCK_PATIENCE_S:.0f} seconds. If it was paused "
-        "(SIGSTOP, a debugger, a virtual machine), let it go on or kill it, and start this program again.",
+        "(SIGSTOP, a debugger, a virtual machine), let it continue or kill it, and start this program again.",
         storage.uri,
-        {} if held is None else {"host": held.host, "pid": held.pid, "since": held.since},
+        {} if owner is None else {"host": owner.host, "pid": owner.pid, "since": owner.since},
     )
 
 
 def _age_ms(storage: Storage) -> int:
-    """How long ago the record was renewed, by the storage's own clock on both sides."""
+    """Return how long ago the record was renewed, measured with the storage's own clock."""
     probe = f"probe-{uuid.uuid4().hex[:8]}"
     storage.write(probe, b"")
     now_ms = storage.modified_ms(probe) or 0
@@ -237,18 +241,18 @@ def _age_ms(storage: Storage) -> int:
     return now_ms - (storage.modified_ms(OWNER) or 0)
 
 
-def _lost(storage: Storage, record: OwnerRecord) -> OwnershipLostError:
-    now = read_owner(storage)
-    taken_by = "its record has been deleted" if now is None else f"it has been taken over by {now}"
+def _ownership_lost(storage: Storage, record: OwnerRecord) -> OwnershipLostError:
+    owner = read_owner(storage)
+    reason = "its record has been deleted" if owner is None else f"it was taken over by {owner}"
     return OwnershipLostError(
-        f"the checkpoint directory {storage.uri} does not belong to process {record.pid} on "
-        f"{record.host} any more: {taken_by}. This program has written nothing since and must end.",
+        f"the checkpoint directory {storage.uri} no longer belongs to process {record.pid} on "
+        f"{record.host}: {reason}. This program has written nothing since and must end.",
         storage.uri,
     )
 
 
 class OwnedStorage(Storage):
-    """A storage whose files appear only while the owner is the owner. Can be pickled for tasks."""
+    """A storage that writes only while its driver owns the directory. Can be pickled for tasks."""
 
     def __init__(self, storage: Storage, record: OwnerRecord) -> None:
         self._storage = storage
@@ -263,27 +267,27 @@ class OwnedStorage(Storage):
 
     @contextmanager
     def open_write(self, path: str) -> Iterator[BinaryIO]:
-        """The storage's steps, with a look at the token before the file becomes visible:
+        """Write a file in the storage's steps, but check the token before the file becomes visible:
 
         1. write the file under a hidden name (the caller's block), and settle it;
-        2. lock, and look at the token;
+        2. lock, and check the token;
         3. make the file visible and durable (the end of the storage's own block); unlock.
         """
-        of_caller: BaseException | None = None
+        caller_error: BaseException | None = None
         with ExitStack() as locked:
             try:
                 with self._storage.open_write(path) as file:
                     try:
                         yield cast(BinaryIO, _GuardedFile(file, self, path))  # 1
                     except BaseException as error:
-                        of_caller = error
+                        caller_error = error
                         raise
                     self._storage.settle(file)
                     locked.enter_context(self._storage.lock(LOCK))  # 2
                     self._require_ownership()
                 # 3
             except OSError as error:
-                if error is of_caller:
+                if error is caller_error:
                     raise
                 raise self.write_error(path, error) from error
 
@@ -303,7 +307,7 @@ class OwnedStorage(Storage):
 
     @contextmanager
     def _as_owner(self, path: str) -> Iterator[None]:
-        """What is visible from its first byte is written within the lock, from the look at the token on."""
+        """Hold the lock and check the token around a write that is visible from its first byte."""
         try:
             with self._storage.lock(LOCK):
                 self._require_ownership()
@@ -340,13 +344,13 @@ class OwnedStorage(Storage):
             yield
 
     def _require_ownership(self) -> None:
-        now = read_owner(self._storage)
-        if now is None or now.token != self._record.token:
-            raise _lost(self._storage, self._record)
+        owner = read_owner(self._storage)
+        if owner is None or owner.token != self._record.token:
+            raise _ownership_lost(self._storage, self._record)
 
 
 class _GuardedFile:
-    """A file being written, whose errors say which file it is and that nothing is lost."""
+    """A file being written whose errors name the file and say that nothing is lost."""
 
     def __init__(self, file: BinaryIO, storage: OwnedStorage, path: str) -> None:
         self._file = file
@@ -365,7 +369,7 @@ class _GuardedFile:
 
 
 class _OwnedAppender(Appender):
-    """A file that grows only while the owner is the owner."""
+    """An appender that writes only while its driver owns the directory."""
 
     def __init__(self, appender: Appender, storage: OwnedStorage, path: str) -> None:
         self._appender = appender

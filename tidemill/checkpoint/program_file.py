@@ -1,4 +1,4 @@
-"""The program of a stream, written down once when it first starts.
+"""The program of a DStream context, written once when it first starts.
 
 ``program`` has a version line, a line of JSON for people and for checks, and then the pickled graph::
 
@@ -9,8 +9,8 @@
      "sha256": "95268910353e458292d61adf92b453992d243cf411e177de2a7e4328da1e923a"}
     <the bytes of the pickle>
 
-(here broken into lines). The checksum is that of the line and the pickle. Whoever can write this file can
-run code as whoever starts the stream.
+(here broken into lines). The checksum covers the line and the pickle. Anyone who can write this file can
+run code as the user who starts the stream.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ PROGRAM = "program"
 
 @dataclass(frozen=True)
 class Operator:
-    """A source, or an operation with state: what the directory keeps something for.
+    """A source, or an operation with state, for which the directory keeps files.
 
-    ``id`` is what the log and the folders call it: the first name that it had.
+    ``id`` is its name in the log and the folders: the first name that it had.
     """
 
     id: str
@@ -51,6 +51,8 @@ class Operator:
 
 @dataclass(frozen=True)
 class ProgramHeader:
+    """The line of JSON: which versions wrote the program, its operators and settings."""
+
     tidemill: str
     python: str
     pyspark: str
@@ -58,7 +60,7 @@ class ProgramHeader:
     zero_ms: int
     operators: tuple[Operator, ...]
     conf: Mapping[str, str]
-    # Ids of operators that an upgrade has dropped: no other may have them.
+    # Ids of operators that an upgrade dropped: no new operator may use them.
     retired: tuple[str, ...] = ()
 
 
@@ -69,13 +71,13 @@ def write_program(storage: Storage, header: ProgramHeader, pickled: bytes) -> No
 
 
 def _digest(fields: Mapping[str, Any], pickled: bytes) -> str:
-    """Of all but the versions: those are compared with what runs, and a wrong one is refused there."""
+    """Return the checksum of all fields but the versions, which are compared with the running ones."""
     checked = {name: value for name, value in fields.items() if name not in ("tidemill", "python")}
     return hashlib.sha256(json.dumps(checked).encode() + b"\n" + pickled).hexdigest()
 
 
 def read_program(storage: Storage) -> tuple[ProgramHeader, bytes] | None:
-    """The program of a directory, checked, for somebody who will run it; None if there is none."""
+    """Return header and pickle of a directory's program, safe to run, or None if there is none."""
     data = _read(storage)
     if data is None:
         return None
@@ -84,7 +86,7 @@ def read_program(storage: Storage) -> tuple[ProgramHeader, bytes] | None:
 
 
 def read_header(storage: Storage) -> ProgramHeader | None:
-    """What is known of the program of a directory without running any of it; None if there is none."""
+    """Return the header of a directory's program without running any of it, or None if there is none."""
     data = _read(storage)
     return None if data is None else _parse(storage, data)[0]
 
@@ -120,7 +122,7 @@ def _parse(storage: Storage, data: bytes) -> tuple[ProgramHeader, bytes]:
 
 
 def _require_safe(storage: Storage) -> None:
-    """A pickle that anybody could have put there is not read."""
+    """Refuse a pickle that any user of this machine could have put there."""
     file = storage.full_name(PROGRAM)
     for path in (file, os.path.dirname(file)):
         try:
@@ -131,7 +133,7 @@ def _require_safe(storage: Storage) -> None:
         if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
             raise DamagedCheckpointError(
                 path,
-                "everybody on this machine may write it, and reading the program runs code that is in it",
-                f"Take that right away (chmod o-w {path}) once you know that {PROGRAM} is yours.",
+                "everybody on this machine may write it, and reading the program runs its code",
+                f"Check that {PROGRAM} is yours, then remove that permission (chmod o-w {path}).",
                 storage.uri,
             )

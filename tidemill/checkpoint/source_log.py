@@ -1,14 +1,14 @@
-"""What a source has to remember in order to give the same range again.
+"""The notes that a source needs to return the same range again.
 
-Each source has a folder ``sources/<name>/`` of small files, a version line with a checksum (CRC-32) of the
-rest, and then one JSON value a line, here the files that a directory stream has found,
+Each source has a folder ``sources/<name>/`` of small files: a version line with a checksum (CRC-32) of the
+rest, then one JSON value per line. Here are the files that a directory stream has found,
 ``sources/orders/12``::
 
     v1 704e4382
     {"path":"/in/orders-0012.csv","size":1024,"modified_ms":1772366400000}
 
-What the files are called and what is in them is the source's own affair, except for ``initial``: there
-the planner notes where the stream began.
+Each source chooses its own file names and contents, except for ``initial``: there the planner notes where
+the stream began.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ class SourceLog:
     """The folder of one source."""
 
     def __init__(self, storage: Storage, source_name: str) -> None:
-        # A source that keeps files in a format of its own (Spark's) reads and writes them here.
+        # A source with a file format of its own (Spark's) reads and writes its files here directly.
         self.storage = storage.under(f"sources/{folder_name(source_name)}")
 
     def put(self, name: str, values: Iterable[Any]) -> None:
-        """Write an entry, durably, in place of one that has the same name."""
+        """Write an entry durably, replacing the entry of the same name."""
         lines = [json.dumps(value, separators=(",", ":")) for value in values]
         body = "\n".join(lines)
         self.storage.write(name, f"{_version_line(body)}\n{body}".encode())
 
     def get(self, name: str) -> list[Any] | None:
-        """One entry, or None if there is none."""
+        """Return an entry, or None if there is none of that name."""
         try:
             return self._parse(name)
         except FileNotFoundError:
@@ -67,7 +67,7 @@ class SourceLog:
             raise DamagedCheckpointError(
                 self.storage.full_name(name),
                 f"cannot be read ({error})",
-                "Restore it from a backup: without it, the stream cannot know what it has read.",
+                "Restore it from a backup: without it, the stream cannot know which data it has read.",
                 self.storage.uri,
             ) from None
 
@@ -77,6 +77,6 @@ def _version_line(body: str) -> str:
 
 
 def folder_name(source_name: str) -> str:
-    """Any name as one name of a folder: quoted, and ``.`` and ``..`` are names of other folders."""
+    """Return a source's name as the name of one folder: quoted, and never ``.`` or ``..``."""
     quoted = quote(source_name, safe="")
     return quoted if quoted.strip(".") else quoted.replace(".", "%2E")

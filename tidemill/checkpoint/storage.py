@@ -1,4 +1,4 @@
-"""Where a checkpoint lives: the few operations that the logs and the state store need of a file system."""
+"""The interface of checkpoint storage: the few file operations that the logs and the state store need."""
 
 from __future__ import annotations
 
@@ -9,50 +9,48 @@ from typing import BinaryIO
 
 
 class Appender(ABC):
-    """A file that grows, and is read while it does. One thread at a time uses it."""
+    """A file that grows while others read it. One thread at a time uses it."""
 
     @abstractmethod
     def append(self, parts: Sequence[bytes | memoryview]) -> int:
-        """Add the parts, one after another, and say at which offset the first of them begins.
+        """Append the parts, one after another, and return the offset of the first.
 
-        They are durable when this returns. When it fails, what was appended before is as it was, and
-        the parts are there, cut off, or not there at all. The appender cannot be used any more then:
-        nothing may follow what is cut off.
+        They are durable when this returns. When it fails, everything appended before is unchanged, and
+        the parts are there whole, cut off, or not at all. The appender then refuses all later calls,
+        because nothing may follow a part that is cut off.
         """
 
     @abstractmethod
     def close(self) -> None:
-        """Idempotent. The file stays as it is."""
+        """Close the file, which stays as it is. Idempotent."""
 
 
 class Storage(ABC):
     """A directory tree with files that appear whole or not at all.
 
     Paths are relative to the root and use ``/``. Implementations can be pickled: tasks write state.
-    A name that begins with a dot is a file in the making and is never listed.
+    A name that begins with a dot is an unfinished file and is never listed.
     """
 
     @property
     @abstractmethod
     def uri(self) -> str:
-        """The root, for messages and for opening the same storage elsewhere."""
+        """The address of the root, for messages and for opening the same storage elsewhere."""
 
     @abstractmethod
     def open_read(self, path: str) -> BinaryIO:
-        """Open a file, which can be read from any offset (``seek``). ``FileNotFoundError`` if it is not
-        there.
-        """
+        """Open a file for reading, with ``seek``. Raise ``FileNotFoundError`` if it is not there."""
 
     @abstractmethod
     def open_write(self, path: str) -> AbstractContextManager[BinaryIO]:
-        """Write a file, replacing the one of that name when the ``with`` block ends well.
+        """Write a file, replacing the one of that name when the ``with`` block ends without an exception.
 
-        After the block the file is durable and whole; after an exception it is as it was before.
+        After the block the file is durable and whole; after an exception the old file is unchanged.
         """
 
     @abstractmethod
     def list(self, folder: str) -> list[str]:
-        """The names in a folder, in no order. Empty if there is no such folder."""
+        """Return the names in a folder, in no order; none if there is no such folder."""
 
     @abstractmethod
     def delete(self, path: str) -> None:
@@ -60,42 +58,43 @@ class Storage(ABC):
 
     @abstractmethod
     def delete_folder(self, folder: str) -> None:
-        """Remove a folder and all that is in it, if it is there."""
+        """Remove a folder and everything in it, if it is there."""
 
     @abstractmethod
     def modified_ms(self, path: str) -> int | None:
-        """When a file was written, by the clock of the storage. None if it is not there."""
+        """Return when a file was written, by the clock of the storage, or None if it is not there."""
 
     @abstractmethod
     def lock(self, name: str, patience_s: float | None = None) -> AbstractContextManager[None]:
-        """Keep others out of a section, across processes, where the storage can do that.
+        """Keep other processes out of the ``with`` block, where the storage can do that.
 
-        ``TimeoutError`` if somebody has been inside for longer than ``patience_s``.
+        Raise ``TimeoutError`` if another process has been inside for longer than ``patience_s``.
         """
 
     def as_owner(self) -> AbstractContextManager[None]:
-        """A section in which nobody takes the directory over: for what the owner writes elsewhere.
+        """Keep others from taking the directory over during the ``with`` block, in which the owner writes
+        elsewhere.
 
-        ``OwnershipLostError`` if somebody has taken it over before. Nothing else may be written to this
-        storage inside.
+        Raise ``OwnershipLostError`` if another driver has already taken it over. The block must not write
+        to this storage.
         """
         return nullcontext()
 
     @property
     def can_append(self) -> bool:
-        """Whether there is :meth:`open_append`. Object stores have nothing like it."""
+        """True if the storage has :meth:`open_append`. Object stores have nothing like it."""
         return False
 
     def open_append(self, path: str, head: bytes = b"") -> Appender:
-        """Make a new file that begins with ``head`` and can grow. ``FileExistsError`` if it is there.
+        """Create a file that begins with ``head`` and can grow. Raise ``FileExistsError`` if it is there.
 
-        The file is durable, by its name and with its head, when this returns. Unlike other files it
-        may be seen before, with a part of the head.
+        The name and the head are durable when this returns. Unlike other files, readers may see it earlier,
+        with a part of the head.
         """
-        raise NotImplementedError(f"{self.uri} has no files that grow: ask can_append first")
+        raise NotImplementedError(f"{self.uri} has no files that grow: check can_append first")
 
     def settle(self, file: BinaryIO) -> None:
-        """Do as much as can be done, before a file being written becomes visible, to make that quick."""
+        """Do the slow part of making a file durable before it becomes visible."""
         file.flush()
 
     def read(self, path: str) -> bytes:
@@ -110,11 +109,11 @@ class Storage(ABC):
         return self.modified_ms(path) is not None
 
     def full_name(self, path: str) -> str:
-        """A path as a person would look for it."""
+        """Return the full path, for messages."""
         return f"{self.uri.rstrip('/')}/{path}"
 
     def under(self, folder: str) -> Storage:
-        """The storage of a folder of this one."""
+        """Return a storage whose root is a folder of this one."""
         return SubStorage(self, folder)
 
 
@@ -164,7 +163,7 @@ class SubStorage(Storage):
 
 
 def open_storage(directory: str) -> Storage:
-    """The storage for a path of the operating system or a URI (``s3://...``, ``hdfs://...``)."""
+    """Return the storage for a local path or a URI (``s3://...``, ``hdfs://...``)."""
     from tidemill.checkpoint.arrow_storage import ArrowStorage
     from tidemill.checkpoint.local_storage import LocalStorage
 

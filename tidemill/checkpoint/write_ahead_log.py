@@ -1,14 +1,14 @@
 """A log of records that are durable as soon as they are written: :class:`LogWriter` and its readers.
 
-A folder holds the segments of a log, of one writer or of several::
+A folder holds the segments of a log, from one writer or several::
 
     received/0/0000000012-1772366400000-1772366460000-9f3c01d27be85a64.log
 
-The name says: the number of the segment, greater than those of all segments that were there when its
-writer began; the time of its first record; the time from which no record is in it any more, because its
-writer rolls over then; and a random name of the writer. So segments sort in the order in which they
-were written, also when the clock was set back between two writers; two writers never meet in one file; and
-a cleaner needs no more than the names. :mod:`tidemill.checkpoint.log_records` draws what is inside.
+The name consists of the number of the segment, greater than those of all segments that existed when its
+writer began; the time of its first record; the time at which its writer rolls over, after which it gets no
+more records; and a random name of the writer. So segments sort in the order in which they were written, even
+if the clock was set back between two writers; two writers never share a file; and a cleaner needs only the
+names. :mod:`tidemill.checkpoint.log_records` draws the contents.
 
 Where files cannot grow (object stores), each record is a segment of its own.
 """
@@ -50,10 +50,9 @@ SEGMENT_NAME = re.compile(r"(\d+)-(\d+)-(\d+)-([0-9a-f]+)\.log", re.ASCII)
 
 @dataclass(frozen=True, order=True)
 class SegmentInfo:
-    """What the name of a segment says. Sorts in the order of writing.
+    """The parts of a segment's name. Sorts in the order of writing.
 
-    Every record in it was written at ``first_ms`` or later, and before ``until_ms``, by the clock of the
-    writer.
+    Its writer wrote every record in it at ``first_ms`` or later, and before ``until_ms``, by its own clock.
     """
 
     number: int
@@ -64,7 +63,7 @@ class SegmentInfo:
 
     @classmethod
     def parse(cls, folder: str, name: str) -> SegmentInfo | None:
-        """None for a name that no writer gives."""
+        """Parse a file name; return None if it is not that of a segment."""
         match = SEGMENT_NAME.fullmatch(name)
         if match is None:
             return None
@@ -74,14 +73,14 @@ class SegmentInfo:
 
 
 def segments(storage: Storage, folder: str) -> list[SegmentInfo]:
-    """The segments of a log, in the order of writing. Files with other names are none of its business."""
+    """Return the segments of a log, in the order of writing. Ignore files with other names."""
     found = (SegmentInfo.parse(folder, name) for name in storage.list(folder))
     return sorted(segment for segment in found if segment is not None)
 
 
 @dataclass
-class _Open:
-    """The segment that is being written."""
+class _OpenSegment:
+    """The segment that a writer is writing."""
 
     info: SegmentInfo
     appender: Appender
@@ -104,9 +103,9 @@ class LogWriter:
     >>> [payload for segment in replay(storage, "received/0") for _, payload in segment.records]
     [b'a block']
 
-    A segment is closed, and the next one begun, ``roll_ms`` after its first record, or when one more record
-    would make it larger than ``roll_bytes``. A record whose append failed may be in the log all the same;
-    the next one then begins a new segment. Nothing is made before the first record.
+    It closes a segment and starts the next one ``roll_ms`` after the first record, or when one more record
+    would make the segment larger than ``roll_bytes``. A record whose append failed may still be in the log;
+    the next record then starts a new segment. It creates no file before the first record.
     """
 
     def __init__(
@@ -119,7 +118,9 @@ class LogWriter:
         roll_bytes: int = ROLL_BYTES,
     ) -> None:
         if roll_ms <= 0 or roll_bytes <= 0:
-            raise ValueError(f"a log rolls after some time and size, not {roll_ms}, {roll_bytes}")
+            raise ValueError(
+                f"roll_ms and roll_bytes must be positive, not {roll_ms}, {roll_bytes}"
+            )
         self._storage = storage
         self._folder = folder
         self._clock = clock
@@ -128,17 +129,17 @@ class LogWriter:
         self._writer = uuid.uuid4().hex[:16]
         self._lock = threading.Lock()
         self._last_number: int | None = None
-        self._open: _Open | None = None
+        self._open: _OpenSegment | None = None
         self._closed = False
 
     @property
     def current_segment(self) -> str | None:
-        """The path of the segment to which the next record goes, if it does not roll over."""
+        """The path of the segment that gets the next record, unless the log rolls over first."""
         with self._lock:
             return self._open.info.path if self._open else None
 
     def append(self, payload: bytes | memoryview | Sequence[bytes | memoryview]) -> LogSlice:
-        """Write one record: a payload, or several pieces that make one. Its handle says where it is."""
+        """Write one record, whose payload may come in several pieces, and return its handle."""
         record = Payload(
             [payload] if isinstance(payload, bytes | bytearray | memoryview) else payload
         )
@@ -159,18 +160,18 @@ class LogWriter:
             return LogSlice(segment.info.path, offset, record.length)
 
     def clean(self, before_ms: int, keep: Collection[str] = ()) -> list[str]:
-        """:func:`clean` this log. The segment being written stays, whatever ``before_ms`` is."""
+        """:func:`clean` this log, but keep the segment being written, whatever ``before_ms`` is."""
         with self._lock:
             current = [self._open.info.path] if self._open else []
             return clean(self._storage, self._folder, before_ms, {*keep, *current})
 
     def close(self) -> None:
-        """Idempotent."""
+        """Close the segment being written. Idempotent."""
         with self._lock:
             self._closed = True
             self._finish()
 
-    def _segment_for(self, record: Payload) -> _Open:
+    def _segment_for(self, record: Payload) -> _OpenSegment:
         now_ms = self._clock.now_ms()
         size = RECORD_HEADER_SIZE + record.length
         if self._open and (
@@ -182,7 +183,7 @@ class LogWriter:
             info = self._next_segment(now_ms, now_ms + self._roll_ms)
             salt = os.urandom(SALT_SIZE)
             appender = self._storage.open_append(info.path, segment_head(salt))
-            self._open = _Open(info, appender, salt, HEAD_SIZE)
+            self._open = _OpenSegment(info, appender, salt, HEAD_SIZE)
         return self._open
 
     def _write_alone(self, record: Payload) -> LogSlice:
@@ -216,12 +217,12 @@ class LogWriter:
 
 
 def clean(storage: Storage, folder: str, before_ms: int, keep: Collection[str] = ()) -> list[str]:
-    """Delete the segments of which all records are older than ``before_ms``, and say which.
+    """Delete the segments whose records are all older than ``before_ms``; return their paths.
 
-    Older is what the name says: the segment ended (``until_ms``) at ``before_ms`` or before. That holds
-    for writers that are long gone, too. A segment that is being written has not ended yet, as long as
-    the caller's clock is not ahead of the writer's by more than it keeps; a writer next door is asked
-    for its ``current_segment``, or to do the cleaning. Paths in ``keep`` stay.
+    The name decides: the segment ended (``until_ms``) at ``before_ms`` or before. That works for writers that
+    are long gone, too. A segment being written has not ended yet, as long as the caller's clock is not ahead
+    of the writer's by more than the time that the caller keeps; in the same process, ask the writer for its
+    ``current_segment`` or let it clean. Paths in ``keep`` stay.
     """
     old = [
         segment.path
@@ -234,9 +235,9 @@ def clean(storage: Storage, folder: str, before_ms: int, keep: Collection[str] =
 
 
 def read_record(storage: Storage, slice_: LogSlice) -> bytes:
-    """The payload that has this handle. Reads no other record.
+    """Return the payload with this handle, without reading any other record.
 
-    ``DamagedCheckpointError`` if it is not there, or not as it was written.
+    Raise ``DamagedCheckpointError`` if it is missing or differs from what was written.
     """
     try:
         with storage.open_read(slice_.path) as file:
@@ -254,7 +255,7 @@ def read_record(storage: Storage, slice_: LogSlice) -> bytes:
 def _read_record(file: BinaryIO, slice_: LogSlice) -> bytes:
     size = file.seek(0, os.SEEK_END)
     file.seek(0)
-    # One read instead of two where the record is the first: on an object store each is a request.
+    # If the record is the first, one read gets it all: on an object store each read is a request.
     beginning = file.read(HEAD_SIZE + RECORD_HEADER_SIZE)
     salt = salt_of(beginning[:HEAD_SIZE])
     if slice_.offset < HEAD_SIZE:
@@ -268,7 +269,7 @@ def _read_record(file: BinaryIO, slice_: LogSlice) -> bytes:
         raise ValueError(f"the file ends at byte {size}")
     header = RecordHeader.parse(header_bytes, salt, slice_.offset, size)
     if header.length != slice_.length:
-        raise ValueError(f"{header.length:,} bytes are there, and not {slice_.length:,}")
+        raise ValueError(f"it has {header.length:,} bytes, not {slice_.length:,}")
     payload = file.read(header.length)
     header.check(payload)
     return payload
@@ -276,7 +277,7 @@ def _read_record(file: BinaryIO, slice_: LogSlice) -> bytes:
 
 @dataclass(frozen=True)
 class TornTail:
-    """The end of a segment that a crash, or a full disk, has left: nothing whole is in it."""
+    """The end of a segment after a crash or a full disk: it contains no whole record."""
 
     path: str
     offset: int
@@ -286,16 +287,18 @@ class TornTail:
 
 @dataclass(frozen=True)
 class Segment:
+    """The whole records of a segment, and its torn tail, if it has one."""
+
     path: str
     records: list[tuple[LogSlice, bytes]]
     torn: TornTail | None = None
 
 
 def read_segment(storage: Storage, path: str) -> Segment:
-    """All whole records of a segment, in order.
+    """Return all whole records of a segment, in order.
 
-    A torn tail is skipped, reported, and logged as a warning. Damage before the last record, or a
-    file that is missing or of a newer version, is a ``DamagedCheckpointError``.
+    Skip a torn tail, report it, and log a warning. Raise ``DamagedCheckpointError`` for damage before the
+    last record, and for a file that is missing or of a newer version.
     """
     try:
         data = storage.read(path)
@@ -305,7 +308,7 @@ def read_segment(storage: Storage, path: str) -> Segment:
 
 
 def replay(storage: Storage, folder: str) -> Iterator[Segment]:
-    """Every segment of a log, in the order of writing, as :func:`read_segment` reads it."""
+    """Yield every segment of a log, in the order of writing, as :func:`read_segment` reads it."""
     for info in segments(storage, folder):
         try:
             data = storage.read(info.path)
@@ -320,10 +323,10 @@ def _parse_segment(storage: Storage, path: str, data: bytes) -> Segment:
     except NewerVersionError as error:
         raise _newer(storage, path, error) from None
     except ValueError as error:
-        # The head was durable before anything was written behind it.
+        # The head was durable before the first record, so with records behind it, it is damaged.
         if len(data) > HEAD_SIZE and data.strip(b"\0"):
             raise _damaged(storage, path, 0, f"cannot be read ({error})") from None
-        return Segment(path, [], _torn(storage, TornTail(path, 0, len(data), str(error))))
+        return Segment(path, [], _warn_of(storage, TornTail(path, 0, len(data), str(error))))
     found, end = parse_records(data, salt)
     records = [(LogSlice(path, offset, len(payload)), payload) for offset, payload in found]
     if end is None:
@@ -336,10 +339,10 @@ def _parse_segment(storage: Storage, path: str, data: bytes) -> Segment:
             f"cannot be read ({end.reason}), although a whole record follows at byte {end.next_record}",
         )
     torn = TornTail(path, end.offset, len(data) - end.offset, end.reason)
-    return Segment(path, records, _torn(storage, torn))
+    return Segment(path, records, _warn_of(storage, torn))
 
 
-def _torn(storage: Storage, torn: TornTail) -> TornTail:
+def _warn_of(storage: Storage, torn: TornTail) -> TornTail:
     logger.warning(
         "%s ends with a record that was not written completely: skipped %d bytes from byte %d on (%s)",
         storage.full_name(torn.path),
@@ -354,7 +357,7 @@ def _damaged(storage: Storage, path: str, offset: int, finding: str) -> DamagedC
     return DamagedCheckpointError(
         storage.full_name(path),
         f"at byte {offset}: {finding}",
-        "Restore the file from a backup: what is in it is nowhere else. Nothing has been changed.",
+        "Restore the file from a backup: its records are nowhere else. Nothing has been changed.",
         storage.uri,
         offset,
     )
