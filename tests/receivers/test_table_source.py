@@ -23,7 +23,7 @@ from tidemill.batches.planner import BatchPlanner, PlannedSource
 from tidemill.checkpoint.batch_log import BatchLog
 from tidemill.checkpoint.local_storage import LocalStorage
 from tidemill.common.clock import ManualClock
-from tidemill.errors import UsageError
+from tidemill.errors import OptionError, SourceError, UsageError
 from tidemill.progress.listener_bus import ListenerBus
 from tidemill.receivers import register_receiver
 from tidemill.receivers.blocks.format import encode_lines, encode_records
@@ -104,10 +104,12 @@ def test_a_receiver_of_the_programs_own_is_a_format() -> None:
     assert source.description() == "Receiver[silence: Silent]"
     wrong = source_named("nonsense")
     assert wrong is not None
-    with pytest.raises(UsageError, match="gave 'x', which is not a Receiver"):
+    with pytest.raises(SourceError, match="returned 'x', which is not a Receiver") as refused:
         wrong({"What": "x"})
-    with pytest.raises(UsageError, match="a function of options"):
+    assert refused.value.source == "nonsense"
+    with pytest.raises(OptionError, match="a function of options") as bad_factory:
         register_receiver("other", Silent())  # type: ignore[arg-type]
+    assert bad_factory.value.option == "factory"
     with pytest.raises(UsageError, match="Tidemill's own"):
         register_receiver("http", lambda options: Silent())
 

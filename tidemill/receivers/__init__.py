@@ -1,13 +1,30 @@
-"""Push input: receivers, which are user code that runs on executors and stores what it is sent.
+"""Push input: receivers are user code that runs on executors and stores the data it is sent.
 
-A receiver is a long task on an executor. On the driver, the scheduling policy decides where each one
-is to run, its tracking information says where it does, and the allocation manager asks the cluster for
-more executors, or gives some back that run no receiver. What receivers store becomes blocks, and
-blocks become a source like any other.
+A record passes through these rooms:
 
-For users: :class:`Receiver`, to write one; :class:`HttpReceiver` and :class:`MqttReceiver`, which
-are ready. All are given to ``StreamingContext.receiverStream()``; :func:`register_receiver` makes one a
-format of structured queries.
+=============== ====================== ==================================================================
+room            runs                   does
+=============== ====================== ==================================================================
+``connectors/`` in a Python worker of  the receivers that come with Tidemill: sockets, HTTP, MQTT; and
+                an executor            the options of their formats, which the driver reads
+``executor/``   in the same worker     the task around one receiver: the supervisor starts and restarts
+                                       it, the block generator cuts its records into blocks, the handler
+                                       stores them, the rate limiter slows it down
+``driver/``     on the driver          the receiver tracker decides where receivers run and restarts
+                                       them; the block tracker gives every block to exactly one batch;
+                                       the allocation manager asks the cluster for more executors, or
+                                       gives back some that run no receiver
+``blocks/``     everywhere             the format and the files of blocks; a block server beside each
+                                       executor of a cluster; the reader in the tasks of a batch
+=============== ====================== ==================================================================
+
+Beside the rooms: ``receiver`` has the class that users extend, and ``messages`` what the driver and the
+executors say to each other. On the driver, ``tracked_blocks`` makes the blocks of a receiver a source like
+any other, with ``record_source`` for DStreams and ``table_source`` for queries.
+
+Users extend :class:`Receiver`, or take :class:`HttpReceiver` or :class:`MqttReceiver`, and pass it to
+``StreamingContext.receiverStream()``. :func:`register_receiver` makes a receiver a format of structured
+queries.
 """
 
 from __future__ import annotations
@@ -33,7 +50,7 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    # Only when asked for: every task that reads a block imports this package, and needs none of them.
+    # Lazily: every task that reads a block imports this package, and needs none of these.
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)

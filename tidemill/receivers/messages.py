@@ -1,14 +1,14 @@
-"""What the driver and its receivers tell each other.
+"""The messages between the driver and its receivers.
 
-Each message is a small frozen type. Those that cross the network are actions of
-:mod:`tidemill.common.rpc`: the name of the type, and its fields as JSON.
+Each message is a small frozen type. Those that cross the network are calls of :mod:`tidemill.common.rpc`: the
+name of the type, and its fields as JSON.
 
 ====================== ============================= =========================================
 from an executor       answer                        means
 ====================== ============================= =========================================
 RegisterReceiver       Registered                    may I run here?
-AddBlock               BlockAdded                    this block is stored: take it over
-ReportError                                          tell the user
+AddBlock               BlockAdded                    this block is stored: it is yours now
+ReportError                                          an error happened: tell the user
 DeregisterReceiver                                   I have ended
 AddBlockServer                                       this executor can keep copies of blocks
 ====================== ============================= =========================================
@@ -16,9 +16,9 @@ AddBlockServer                                       this executor can keep copi
 ====================== =================================================================
 to an executor         means
 ====================== =================================================================
-StopReceiver           end, and keep what you have stored; a second time: at once
-UpdateRateLimit        take in so many records a second
-CleanupOldBlocks       nobody needs these blocks any more
+StopReceiver           store what you have, then end; the second time: end at once
+UpdateRateLimit        accept at most this many records a second
+CleanupOldBlocks       delete these blocks: no batch needs them
 ====================== =================================================================
 
 ====================== =================================================================
@@ -27,11 +27,11 @@ on the driver          means
 StartAllReceivers      the stream starts
 RestartReceiver        the job of a receiver has ended: start it again
 UpdateReceiverRateLimit a rate controller has found a new rate
-CleanupReceivedBlocks  these blocks belong to batches that are done
-AllReceiverIds         which receivers are not inactive
-GetAllReceiverInfo     what is known of each
+CleanupReceivedBlocks  the batches of these blocks are done
+AllReceiverIds         which receivers are scheduled or active?
+GetAllReceiverInfo     what is known of each receiver?
 StopAllReceivers       the stream stops
-ReceiverJobEnded       the Spark job of a receiver is over, whatever the reason
+ReceiverJobEnded       the Spark job of a receiver has ended, for whatever reason
 ====================== =================================================================
 """
 
@@ -46,7 +46,7 @@ from tidemill.receivers.blocks.block import BlockInfo
 
 
 class Message:
-    """Base of what crosses the network."""
+    """The base of messages that cross the network."""
 
     def encode(self) -> bytes:
         return json.dumps(
@@ -62,12 +62,12 @@ M = TypeVar("M", bound=Message)
 
 
 def decode(cls: type[M], body: bytes) -> M:
-    """A message of a type, out of its bytes. ``ValueError`` for anything else."""
+    """Decode a message of the type ``cls``. ``ValueError`` if the bytes are anything else."""
     try:
         values = json.loads(body)
         hints = get_type_hints(cls)
         if not isinstance(values, dict) or set(values) != set(hints):
-            raise ValueError("not these fields")
+            raise ValueError(f"its fields must be {', '.join(hints)}")
         return cls(**{name: _from_json(hints[name], values[name]) for name in hints})
     except (ValueError, RecursionError) as error:
         raise ValueError(f"this is not a {cls.__name__}: {error}") from None
@@ -92,7 +92,7 @@ def _from_json(hint: Any, value: Any) -> Any:
 
 
 def _number(value: Any) -> float:
-    # JSON as Python reads it has numbers without end, and some that are none.
+    # Python reads Infinity, NaN and numbers of any length from JSON.
     try:
         number = float(value) if type(value) in (int, float) else math.nan
     except OverflowError:
@@ -117,7 +117,7 @@ class RegisterReceiver(Message):
 
 @dataclass(frozen=True)
 class Registered(Message):
-    """``rate`` and ``held_bytes`` as in the messages that would tell them later."""
+    """``rate`` and ``held_bytes`` are those of the later messages UpdateRateLimit and CleanupOldBlocks."""
 
     accepted: bool
     rate: float | None
@@ -133,9 +133,9 @@ class AddBlock(Message):
 
 @dataclass(frozen=True)
 class BlockAdded(Message):
-    """``accepted`` is False when the tracker could not write it down, or takes no blocks any more.
+    """``accepted`` is False if the tracker could not log the block, or accepts no blocks any more.
 
-    ``held_bytes`` is how much of this stream waits to be processed, this block included.
+    ``held_bytes`` is the size of all blocks of this stream that wait to be processed, this one included.
     """
 
     accepted: bool
@@ -186,7 +186,7 @@ class CleanupOldBlocks(Message):
 
 @dataclass(frozen=True)
 class Done(Message):
-    """The answer where there is nothing to say."""
+    """The answer to a message that has no other."""
 
 
 # -- on the driver -------------------------------------------------------------------------------
@@ -230,7 +230,7 @@ class StopAllReceivers:
 
 @dataclass(frozen=True)
 class ReceiverJobEnded:
-    """``error`` is empty for a task that ended by itself."""
+    """``error`` is empty if the task ended without one."""
 
     stream_id: int
     attempt: int

@@ -1,4 +1,4 @@
-"""What a user writes to take in data that is pushed."""
+"""The class that users extend to receive data that is pushed to them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Receiver"]
 
 
 class Receiver(ABC):
-    """Runs on an executor and stores what it is given from outside. Subclass it::
+    """Runs on an executor and stores the data it receives from outside. Subclass it::
 
         class Ticks(Receiver):
             def onStart(self):
@@ -36,17 +36,17 @@ class Receiver(ABC):
 
         ssc.receiverStream(Ticks()).pprint()
 
-    It is pickled on the driver and runs in a worker process of Spark: open connections in ``onStart``,
+    The driver pickles the receiver and runs it in a worker process of Spark: open connections in ``onStart``,
     not in ``__init__``. An exception in ``onStart``, or in a thread that it started, is reported to the
-    driver and the receiver is restarted.
+    driver, and the receiver restarts.
 
-    A **reliable** receiver acknowledges to its own source only what is safe: what :meth:`store` was given
-    as a list, an iterator, bytes or an Arrow batch is safe when the call returns; for single records,
-    ``on_safe`` is called later. *Safe* means: in as many places as the storage level asks, with the
-    write-ahead log on in the log, and known to the driver.
+    A **reliable** receiver acknowledges data to its own source only when the data is safe. A list, an
+    iterator, bytes or an Arrow batch is safe when :meth:`store` returns; for single records, ``on_safe`` is
+    called later. *Safe* means: stored in as many places as the storage level asks for, in the write-ahead log
+    if that is on, and known to the driver.
     """
 
-    # Here as well as in __init__: subclasses forget to call that.
+    # Here as well as in __init__, which some subclasses forget to call.
     storageLevel: StorageLevel = StorageLevel.MEMORY_AND_DISK_2
     _supervisor: ReceiverSupervisor | None = None
 
@@ -57,42 +57,41 @@ class Receiver(ABC):
 
     @abstractmethod
     def onStart(self) -> None:
-        """Begin to receive, and return: receive on a thread of your own.
+        """Start receiving on a thread of your own, and return.
 
-        Called once after each start and restart, never while an earlier one has not been stopped.
+        Called once at each start and restart, never before the :meth:`onStop` of the start before.
         """
 
     @abstractmethod
     def onStop(self) -> None:
-        """End what :meth:`onStart` began; threads should see :meth:`isStopped`, or be joined here.
+        """Undo :meth:`onStart`: close its connections and end its threads, which may watch :meth:`isStopped`.
 
-        Called once for each ``onStart`` that was called, even if that failed halfway.
+        Called once for each call of ``onStart``, even if that failed halfway.
         """
 
     def preferredLocation(self) -> str | None:
-        """The host on which it should run. None: any."""
+        """Return the host on which the receiver should run, or None for any host."""
         return None
 
     # -- what a subclass calls -----------------------------------------------------------------
 
     def store(self, data: Any) -> None:
-        """Store what has arrived.
+        """Store data that has arrived.
 
         * a list, an iterator: its items, as one block;
         * ``bytes``: one record, as a block of its own;
         * a ``pyarrow.RecordBatch`` or ``Table``: its rows, as one block;
         * anything else: one record, which goes into the next block, as by :meth:`storeRecord`.
 
-        A block is safe when the call returns. If it could not be stored, the call raises, and nothing of
-        it is kept. The call waits while the stream takes in less than arrives: that is what slows the
-        sender down.
+        A block is safe when the call returns. If it cannot be stored, the call raises, and nothing of it is
+        kept. The call waits while more data arrives than the stream accepts, which slows the sender down.
         """
         self._running_supervisor().store(data)
 
     def storeRecord(self, record: Any, on_safe: Callable[[], Any] | None = None) -> None:
-        """Store one record of any type, in the next block. ``on_safe`` is called when that is safe.
+        """Store one record of any type in the next block, and call ``on_safe`` when that block is safe.
 
-        It is called on another thread, and should be quick.
+        ``on_safe`` runs on another thread, and should be quick.
         """
         self._running_supervisor().store_record(record, on_safe)
 
@@ -103,18 +102,19 @@ class Receiver(ABC):
         self._running_supervisor().restart(message, error, delay)
 
     def stop(self, message: str, error: BaseException | None = None) -> None:
-        """End this receiver for good. What was stored before is kept."""
+        """End this receiver for good. Data that it has stored is kept."""
         self._running_supervisor().stop(message, error)
 
     def reportError(self, message: str, error: BaseException | None = None) -> None:
-        """Tell the driver, its log and its listeners, and go on."""
+        """Report an error to the driver's log and listeners, and go on."""
         self._running_supervisor().report_error(message, error)
 
     def isStarted(self) -> bool:
+        """True from the call of :meth:`onStart` until the receiver is asked to stop or to restart."""
         return self._supervisor is not None and self._supervisor.is_receiver_started
 
     def isStopped(self) -> bool:
-        """True from the moment it has been asked to stop or to restart."""
+        """True from the moment the receiver is asked to stop or to restart."""
         return not self.isStarted()
 
     @property
@@ -127,8 +127,8 @@ class Receiver(ABC):
     def _running_supervisor(self) -> ReceiverSupervisor:
         if self._supervisor is None:
             raise IllegalStateError(
-                "this receiver does not run on an executor: give it to "
-                "StreamingContext.receiverStream(), and call store() and its like from onStart() on"
+                "this receiver does not run on an executor: pass it to "
+                "StreamingContext.receiverStream(), and call store() and the like only after onStart()"
             )
         return self._supervisor
 

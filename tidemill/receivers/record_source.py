@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class ReceiverSource(TrackedBlocksSource, RecordSource):
-    """Each block is read where it is, if a core is free there."""
+    """The blocks of a receiver, read as RDDs. A task runs where its blocks are, if a core is free there."""
 
     def __init__(self, spark_context: SparkContext, receiver: Receiver) -> None:
         super().__init__(receiver)
@@ -36,21 +36,23 @@ class ReceiverSource(TrackedBlocksSource, RecordSource):
         groups = group_blocks(blocks, self._sc.defaultParallelism)
         return located_rdd(
             self._sc, [(pickle.dumps(tuple(group)), hosts_of(group)) for group in groups]
-        ).mapPartitionsWithIndex(_Unpickle(self._reader))
+        ).mapPartitionsWithIndex(_ReadPickled(self._reader))
 
 
 @dataclass(frozen=True)
-class _Unpickle:
+class _ReadPickled:
+    """Reads groups of blocks, which arrive pickled."""
+
     reader: BlockReader
 
     def __call__(self, index: int, groups: Iterable[bytes]) -> Iterator[Any]:
-        # From the driver, by Spark.
+        # The pickles come from the driver, through Spark.
         return self.reader(index, (pickle.loads(group) for group in groups))  # noqa: S301
 
 
 @dataclass(frozen=True)
 class ReceiverSourceFactory:
-    """Makes the source of a receiver, when the program is written and again when it is recovered."""
+    """Makes the source of a receiver: when the program defines it, and again when it is recovered."""
 
     receiver: Receiver
 
@@ -62,7 +64,7 @@ class ReceiverSourceFactory:
 
 
 def hosts_of(blocks: Iterable[BlockInfo]) -> list[str]:
-    """The hosts that have most of these blocks, first. In local mode there is nothing to prefer."""
+    """Return the hosts that have these blocks, the one with most bytes first; none in local mode."""
     sizes: Counter[str] = Counter()
     for block in blocks:
         for host in {place.host for place in block.places if place.server}:
@@ -71,16 +73,16 @@ def hosts_of(blocks: Iterable[BlockInfo]) -> list[str]:
 
 
 def group_blocks(blocks: Sequence[BlockInfo], parallelism: int) -> list[list[BlockInfo]]:
-    """Blocks for tasks: as many tasks as they are worth, of about the same size, in order."""
+    """Distribute blocks, in order, over as many tasks as they are worth, in groups of about the same size."""
     size = sum(block.bytes for block in blocks)
     records = sum(block.records for block in blocks)
     tasks = max(tasks_for_bytes(size, parallelism), tasks_for_records(records, parallelism))
-    share = max(1, -(-size // tasks))
+    bytes_per_task = max(1, -(-size // tasks))
     groups: list[list[BlockInfo]] = [[]]
-    filled = 0
+    grouped_bytes = 0
     for block in blocks:
-        if groups[-1] and filled + block.bytes // 2 >= share * len(groups):
+        if groups[-1] and grouped_bytes + block.bytes // 2 >= bytes_per_task * len(groups):
             groups.append([])
         groups[-1].append(block)
-        filled += block.bytes
+        grouped_bytes += block.bytes
     return groups

@@ -1,4 +1,4 @@
-"""Receivers as a format of queries.
+"""Receivers as formats of structured queries.
 
 ::
 
@@ -18,7 +18,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from tidemill.batches.batch import AdmissionLimit, Offset, OffsetRange
 from tidemill.batches.table_source import Split, SplitReader, SplitSource
-from tidemill.errors import SourceError
+from tidemill.errors import OptionError, SourceError
 from tidemill.receivers.blocks.rows import BlockRowsReader
 from tidemill.receivers.receiver import Receiver
 from tidemill.receivers.record_source import group_blocks
@@ -29,14 +29,14 @@ from tidemill.sources.registry import register_source
 TEXT = StructType([StructField("value", StringType())])
 
 ReceiverFactory = Callable[[Mapping[str, str]], Receiver]
-"""Makes a receiver from the options of a reader."""
+"""A function that makes a receiver from the options of ``readStream``."""
 
 
 class ReceiverTable(TrackedBlocksSource, SplitSource):
-    """What a receiver has stored, as rows. Offset: how many of its blocks have been planned.
+    """The blocks of a receiver, as rows. An offset is the number of blocks planned so far.
 
-    The query starts it through :class:`~tidemill.receivers.driver.running_receivers.RunningReceivers`, which
-    binds it to its blocks. A batch has whole blocks: as many as its limit allows, and one at least.
+    :class:`~tidemill.receivers.driver.running_receivers.RunningReceivers` binds it to the blocks of its
+    receiver, before the query starts. A batch has whole blocks: as many as its limit allows, at least one.
     """
 
     def __init__(
@@ -66,10 +66,11 @@ class ReceiverTable(TrackedBlocksSource, SplitSource):
 
     def latest_offset(self, start: Offset, limit: AdmissionLimit, time_ms: int) -> Offset:
         end = self._blocks.end(self._name) if self._available is None else self._available
-        self._planned = self._within(start, max(start, end), limit)
+        self._planned = self._limited_end(start, max(start, end), limit)
         return self._planned
 
-    def _within(self, start: int, end: int, limit: AdmissionLimit) -> int:
+    def _limited_end(self, start: int, end: int, limit: AdmissionLimit) -> int:
+        """Return the last offset up to ``end`` that keeps the batch within its limit."""
         if limit.max_records is None and limit.max_bytes is None:
             return end
         records = size = 0
@@ -89,12 +90,12 @@ class ReceiverTable(TrackedBlocksSource, SplitSource):
         return [[block.to_json() for block in group] for group in group_blocks(blocks, parallelism)]
 
     def split_reader(self) -> SplitReader:
-        return BlockRowsReader(self._reader, self._schema)
+        return BlockRowsReader(self._reader, self._schema, self.description())
 
 
 @dataclass(frozen=True)
 class ReceiverFormat:
-    """Makes the source of a query from options. The schema of a reader takes the place of its own."""
+    """Makes the source of a query from options. A schema given to ``readStream`` replaces its own."""
 
     name: str
     factory: ReceiverFactory
@@ -108,7 +109,9 @@ class ReceiverFormat:
         receiver = self.factory(options)
         if not isinstance(receiver, Receiver):
             raise SourceError(
-                f"what makes the receiver {self.name!r} gave {receiver!r:.100}, which is not a Receiver"
+                f"the factory of the receiver {self.name!r} returned {receiver!r:.100}, which is not a "
+                "Receiver",
+                source=self.name,
             )
         return ReceiverTable(receiver, self.schema, self.name, self.known_options)
 
@@ -118,13 +121,14 @@ def register_receiver(
 ) -> None:
     """Make a receiver available as ``spark.readStream.format(name)``, in this process.
 
-    ``factory`` is called with the options of the reader. Without a ``schema`` there is one column ``value``
-    of text: strings and lines as they are, other records as JSON. With one, records are dictionaries,
-    ``Row`` or tuples of its columns; the reader's own ``schema(...)`` does the same for one query.
+    ``factory`` makes the receiver from the options of ``readStream``. Without a ``schema`` there is one
+    column ``value`` of text: strings and lines as they are, other records as JSON. With a schema, records are
+    dictionaries, ``Row`` or tuples of its columns; ``readStream.schema(...)`` does the same for one query.
     """
     if not callable(factory):
-        raise SourceError(
-            f"the receiver {name!r} must be given as a function of options, not {factory!r:.100}"
+        raise OptionError(
+            f"the receiver {name!r} must be given as a function of options, not {factory!r:.100}",
+            option="factory",
         )
     known: Any = getattr(factory, "known_options", None)
     columns = TEXT if schema is None else struct_type(schema)

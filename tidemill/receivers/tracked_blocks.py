@@ -1,6 +1,6 @@
-"""The blocks that a receiver has stored, as something that has offsets.
+"""The blocks that a receiver has stored, as a source with offsets.
 
-What is read of them depends on the front end: records (:mod:`tidemill.receivers.record_source`) or rows
+DStreams read records from them (:mod:`tidemill.receivers.record_source`), queries read rows
 (:mod:`tidemill.receivers.table_source`).
 """
 
@@ -20,15 +20,15 @@ from tidemill.receivers.receiver import Receiver
 if TYPE_CHECKING:
     from tidemill.receivers.blocks.reader import BlockReader
 
-MOST_NAMES = 10
+MAX_LISTED_BLOCKS = 10
 
 logger = logging.getLogger(__name__)
 
 
 class TrackedBlocksSource(Source):
-    """Offset: how many blocks of the receiver have been planned.
+    """A source whose offset is the number of the receiver's blocks planned so far.
 
-    The blocks are the tracker's: :meth:`bind` is called before the stream starts.
+    The block tracker has the blocks: :meth:`bind` must be called before the stream starts.
     """
 
     replayable = True
@@ -45,8 +45,10 @@ class TrackedBlocksSource(Source):
         on_forgotten: Callable[[Sequence[BlockInfo]], None],
         has_log: bool = True,
     ) -> None:
-        """``reader`` is for tasks; ``on_forgotten`` is told of blocks that nobody will read any more;
-        ``has_log`` says whether blocks are in a write-ahead log.
+        """Connect the source to the blocks of its stream.
+
+        ``reader`` reads blocks in tasks; ``on_forgotten`` is called with blocks that no batch will read any
+        more; ``has_log`` is True if the blocks are in a write-ahead log.
         """
         self.replayable = has_log
         self._name = name
@@ -56,7 +58,7 @@ class TrackedBlocksSource(Source):
 
     @property
     def has_unplanned(self) -> bool:
-        """True while blocks have been taken over that belong to no batch yet."""
+        """True while some blocks belong to no batch yet."""
         return self._blocks.end(self._name) > self._planned
 
     def initial_offset(self) -> Offset:
@@ -82,12 +84,12 @@ class TrackedBlocksSource(Source):
         if known < end:
             raise DamagedCheckpointError(
                 FOLDER,
-                f"knows {known} blocks of {self._name}, where batches have been planned with {end}",
-                "Restore the folder from a backup: without it nobody knows what the receivers have stored.",
+                f"knows {known} blocks of {self._name}, but batches have been planned with {end}",
+                "Restore the folder from a backup: nothing else says which blocks the receivers have stored.",
             )
 
     def latest_offset(self, start: Offset, limit: AdmissionLimit, time_ms: int) -> Offset:
-        # All that has been taken over: what comes in is limited where it comes in, by the receiver.
+        # All blocks: the rate limiter of the receiver has limited them where they came in.
         self._planned = self._blocks.end(self._name)
         return self._planned
 
@@ -107,7 +109,7 @@ class TrackedBlocksSource(Source):
         )
 
     def kept_blocks(self, range_: OffsetRange) -> list[BlockInfo]:
-        """The blocks of a range, without those that are lost: they have been counted."""
+        """Return the blocks of a range without the lost ones, which ``size`` has reported."""
         return [
             block
             for block in self._blocks.blocks(self._name, range_.start, range_.end)
@@ -118,9 +120,9 @@ class TrackedBlocksSource(Source):
         try:
             self._on_forgotten(self._blocks.forget(self._name, end))
         except (OSError, TidemillError) as error:
-            # They are only kept for longer: the next commit forgets them, too.
+            # They are only kept for longer: the next commit forgets them as well.
             logger.warning(
-                "blocks of %s that are done are not forgotten yet: %s", self._name, error
+                "blocks of %s that are done could not be forgotten yet: %s", self._name, error
             )
 
 
@@ -129,6 +131,6 @@ def _is_lost(block: BlockInfo) -> bool:
 
 
 def _names_of(blocks: Sequence[BlockInfo]) -> str:
-    names = ", ".join(block.block_id for block in blocks[:MOST_NAMES])
-    more = len(blocks) - MOST_NAMES
+    names = ", ".join(block.block_id for block in blocks[:MAX_LISTED_BLOCKS])
+    more = len(blocks) - MAX_LISTED_BLOCKS
     return f"{names} and {more} more" if more > 0 else names

@@ -122,7 +122,7 @@ def test_calls_that_overtake_each_other_are_fine() -> None:
 def test_a_body_that_is_too_large(it: World) -> None:
     with pytest.raises(RpcRefusedError) as caught:
         it.client.call("echo", bytes(1001))
-    assert caught.value.reason == "a body of 1001 bytes; at most 1000 are taken"
+    assert caught.value.reason == "a body of 1001 bytes; at most 1000 are accepted"
     # A stranger does not even learn that.
     assert_refused(lambda: it.raw_call(body=bytes(50 << 20)))
 

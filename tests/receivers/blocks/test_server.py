@@ -23,7 +23,7 @@ from tidemill.common.rpc.signing import Endpoint
 from tidemill.errors import ReceiverError, RpcRefusedError, RpcRemoteError, RpcUnavailableError
 from tidemill.receivers.blocks.files import BlockFiles, BlockFolders
 from tidemill.receivers.blocks.server import (
-    NOTE,
+    ENDPOINT_FILE,
     ServerSetup,
     ensure_block_server,
     executor_pid,
@@ -168,7 +168,7 @@ def test_one_that_died_is_replaced_and_its_blocks_are_served(
     wait_for(lambda: not servers(), "the end of the server", 60)
     second = ensure_block_server(setup)
     assert second != first
-    assert Path(setup.folders.disk, NOTE).read_text() == second
+    assert Path(setup.folders.disk, ENDPOINT_FILE).read_text() == second
     assert client(second).read_block("input-0-a1-0").to_pybytes() == b"still there"
     assert ensure_block_server(setup) == second
 
@@ -178,9 +178,9 @@ def test_a_note_that_leads_nowhere_is_replaced(
     setup: ServerSetup, client: Callable[[str], RpcClient], note: str
 ) -> None:
     setup.folders.make()
-    Path(setup.folders.disk, NOTE).write_text(note)
+    Path(setup.folders.disk, ENDPOINT_FILE).write_text(note)
     endpoint = ensure_block_server(setup)
-    assert Path(setup.folders.disk, NOTE).read_text() == endpoint
+    assert Path(setup.folders.disk, ENDPOINT_FILE).read_text() == endpoint
     assert client(endpoint).call("Ping") == b"{}"
 
 
@@ -189,7 +189,7 @@ def test_another_server_at_the_address_of_the_note_is_not_the_one(setup: ServerS
     other.start()
     setup.folders.make()
     stale = replace(other.endpoint, nonce="0" * 32)
-    Path(setup.folders.disk, NOTE).write_text(str(stale))
+    Path(setup.folders.disk, ENDPOINT_FILE).write_text(str(stale))
     assert ensure_block_server(setup) not in (str(stale), str(other.endpoint))
     other.stop()
 
@@ -202,7 +202,7 @@ def test_nobody_sees_the_secret(setup: ServerSetup, executor: subprocess.Popen[b
         assert b"tidemill.receivers.blocks.server" in shown or name == "environ"
         assert SECRET.hex().encode() not in shown
         assert SECRET not in shown
-    assert SECRET.hex() not in Path(setup.folders.disk, NOTE).read_text()
+    assert SECRET.hex() not in Path(setup.folders.disk, ENDPOINT_FILE).read_text()
     assert SECRET.hex() not in repr(setup)
     assert os.getsid(pid) == pid, "it outlives the worker that has started it"
 

@@ -7,6 +7,9 @@ A server answers calls by name and keeps blocks; a client makes calls and reads 
     client = RpcClient(server.endpoint, secret)
     client.call("echo", b"hello")
 
+A process that calls several servers keeps its clients in a
+:class:`~tidemill.common.rpc.client_pool.ClientPool`.
+
 What travels, in terms of Flight:
 
 ===========  ========  ==============================  ==========================================
@@ -14,15 +17,15 @@ kind         method    to the server                   back
 ===========  ========  ==============================  ==========================================
 ``call``     DoAction  type: the name; the body        one result: 32 bytes of proof, the answer
 ``read``     DoGet     ticket: the name                schema with the proof; batches of bytes
-``write``    DoPut     command: the name; batches of   the proof, when the block has been taken
+``write``    DoPut     command: the name; batches of   the proof, when the server has the block
                        bytes; how many they were
 ===========  ========  ==============================  ==========================================
 
-Each request is signed with the secret, which itself never travels, for one server and one use; the
-proof shows that the answer comes from that server: see :mod:`tidemill.common.rpc.signing`. Calls are
-signed together with their bodies, requests for blocks without the bytes of the block, and nothing is
-encrypted: this keeps out whoever can connect, not whoever can read and change packets on the way.
+The client signs each request with the secret, for one server and one use; the secret itself never travels.
+The proof shows that the answer comes from that server: see :mod:`tidemill.common.rpc.signing`. The signature
+of a call covers its body; that of a request for a block does not cover the bytes of the block; and nothing
+is encrypted. This keeps out strangers who can connect, not those who can read and change packets on the way.
 
-``client`` and ``server`` import gRPC, which does not survive a fork: import them in the process that uses
-them, and late. :mod:`tidemill.common.rpc.signing`, with the ``Endpoint``, does without gRPC.
+``client`` and ``server`` import gRPC, which does not survive a fork: import them late, in the process that
+uses them. ``client_pool`` does so by itself; ``signing``, with the ``Endpoint``, needs no gRPC.
 """

@@ -1,4 +1,4 @@
-"""The end of the RPC that calls."""
+"""The calling end of the RPC."""
 
 from __future__ import annotations
 
@@ -41,35 +41,35 @@ from tidemill.errors import (
 )
 
 _OPTIONS = [
-    # Whatever the environment says: the driver and the executors reach each other directly.
+    # Ignore the environment's proxy: the driver and the executors reach each other directly.
     ("grpc.enable_http_proxy", 0),
-    # A server that comes back at its address is found again within a second, not within two minutes.
+    # Find a server that comes back at its address within a second, not within two minutes.
     ("grpc.max_reconnect_backoff_ms", 1000),
 ]
-_WORDS = {CALL: "call {}", READ: "read of block {}", WRITE: "write of block {}"}
+_CALL_NAMES = {CALL: "call {}", READ: "read of block {}", WRITE: "write of block {}"}
 
 
 class RpcClient:
-    """Calls one server, from any thread. Keep it: the server remembers every client it has had.
+    """Calls one server, from any thread. Keep it: the server remembers every client that it has ever had.
 
-    It does not survive a fork. Each call has a deadline: its own ``timeout_s``, or the client's. All
-    of them raise an :class:`~tidemill.errors.RpcError`.
+    A client does not survive a fork. Each call has a deadline, its own ``timeout_s`` or the client's, and
+    raises an :class:`~tidemill.errors.RpcError` when it fails.
     """
 
     def __init__(self, endpoint: Endpoint, secret: bytes, timeout_s: float = 10.0) -> None:
         self.endpoint = endpoint
         self._timeout_s = timeout_s
         self._signer = CallSigner(secret, endpoint.nonce)
-        # Connects with the first call.
+        # It connects with the first call.
         self._flight: Any = flight.FlightClient(
             (bracketed(endpoint.host), endpoint.port), generic_options=_OPTIONS
         )
 
     def call(self, name: str, body: bytes = b"", timeout_s: float | None = None) -> bytes:
-        """The answer of the server's handler of this name."""
+        """Call the server's handler of this name, and return its answer."""
         client, call, options = self._prepared(CALL, name, timeout_s, body)
         with self._errors_of(CALL, name):
-            # All results, not only the first: the call has succeeded when the stream has ended well.
+            # Read all results: the call has succeeded only when the stream of results ends well.
             results = [result.body for result in client.do_action((name, body), options)]
             answer = results[0].to_pybytes() if len(results) == 1 else b""
             proof, answer = answer[:PROOF_BYTES], answer[PROOF_BYTES:]
@@ -77,7 +77,7 @@ class RpcClient:
             return answer
 
     def read_block(self, name: str, timeout_s: float | None = None) -> pa.Buffer:
-        """The block of this name. ``RpcRemoteError`` with ``FileNotFoundError`` if there is none."""
+        """Return the block of this name. ``RpcRemoteError`` with ``FileNotFoundError`` if there is none."""
         client, call, options = self._prepared(READ, name, timeout_s)
         with self._errors_of(READ, name):
             reader = client.do_get(flight.Ticket(name), options)
@@ -97,8 +97,8 @@ class RpcClient:
     ) -> None:
         """Send a block, whole or in parts, whose memory must not change before this returns.
 
-        When it returns, the server has taken the block. An error of the iterator ``parts`` is raised as it
-        is, and the server discards what it has got.
+        When it returns, the server has the block. An error of the iterator ``parts`` is raised unchanged,
+        and the server discards what has arrived.
         """
         client, call, options = self._prepared(WRITE, name, timeout_s)
         batches = batches_of(parts)
@@ -112,7 +112,7 @@ class RpcClient:
                 with self._errors_of(WRITE, name):
                     writer.write_batch(batch)
         except BaseException:
-            # No mark of the end is sent. Flight says here again what it has said above.
+            # Close without the end mark. Flight raises here once more the error that it raised above.
             with suppress(flight.FlightError, pa.ArrowException, OSError):
                 writer.close()
             raise
@@ -122,11 +122,11 @@ class RpcClient:
                 writer.done_writing()
                 ack = acks.read()
             finally:
-                writer.close()  # raises what the server has raised
+                writer.close()  # raises the error of the server, if there was one
             self._signer.require_proof(call, b"" if ack is None else ack.to_pybytes())
 
     def close(self) -> None:
-        """Idempotent. Calls of other threads that are at work come to their end."""
+        """Refuse new calls. Idempotent. Calls in progress on other threads finish."""
         self._flight = None
 
     def _prepared(
@@ -144,8 +144,8 @@ class RpcClient:
 
     @contextmanager
     def _errors_of(self, kind: str, name: str) -> Iterator[None]:
-        """Errors of Flight as errors of ours."""
-        where = (self.endpoint.address, _WORDS[kind].format(name))
+        """Turn errors of Flight into ours."""
+        where = (self.endpoint.address, _CALL_NAMES[kind].format(name))
         try:
             yield
         except (flight.FlightUnavailableError, flight.FlightCancelledError) as error:
@@ -159,8 +159,8 @@ class RpcClient:
             raise RpcRefusedError(f"refused: {reason}", *where, reason) from None
         except flight.FlightUnauthenticatedError:
             raise RpcRefusedError(
-                "refused. The server has been started anew since its endpoint was learnt, or it has "
-                "another secret",
+                "refused. The server has restarted since this endpoint was learnt, or it has another "
+                "secret",
                 *where,
             ) from None
         except NotAuthenticError as error:

@@ -1,4 +1,4 @@
-"""The end of the RPC that is called: lets in who knows the secret, and hands calls to handlers."""
+"""The answering end of the RPC: lets in callers that know the secret, and hands their calls to handlers."""
 
 from __future__ import annotations
 
@@ -48,29 +48,32 @@ _KINDS = {
 
 
 class BlockProvider(Protocol):
-    """Where a server's blocks are. Called on many threads at once, for one name too.
+    """Keeps the blocks of a server. Many threads call it at once, also with the same name.
 
-    A name has letters, digits, ``-``, ``_`` and ``.``, does not begin with a dot and has no two in a row:
-    it can be the name of a file.
+    A name has letters, digits, ``-``, ``_`` and ``.``, does not begin with a dot and has no two dots in a
+    row: it can be the name of a file.
     """
 
     def read(self, name: str) -> BytesLike | Iterable[BytesLike]:
-        """The block, whole or in parts, or FileNotFoundError. A file mapped into memory is not copied."""
+        """Return the block, whole or in parts; raise FileNotFoundError if there is none.
+
+        A file that is mapped into memory is not copied.
+        """
 
     def write(self, name: str, chunks: Iterator[pa.Buffer]) -> None:
-        """Take all chunks and keep them, or raise.
+        """Keep all chunks, or raise.
 
-        The iterator raises when the sender goes away in the middle or sends too much: then, and
-        whenever this raises, the sender is told that the block has not been taken.
+        The iterator raises when the sender goes away in the middle or sends too much. Whenever this method
+        raises, the sender learns that the server does not have the block.
         """
 
 
 class RpcServer:
-    """Answers the calls in ``handlers`` on Flight's threads, each with bytes for bytes.
+    """Answers calls by the functions in ``handlers``, from bytes to bytes, on Flight's threads.
 
-    A handler that raises makes the call fail at the client with the type and message of the error. One
-    that never returns keeps this process from ending. ``host`` is the address to listen on: the
-    loopback address, unless other machines are to call. Port 0 is any free one.
+    When a handler raises, the call fails at the client with the type and message of the error. A handler
+    that never returns keeps this process from ending. ``host`` is the address to listen on: the loopback
+    address, unless other machines call. Port 0 is any free port.
     """
 
     def __init__(
@@ -104,7 +107,7 @@ class RpcServer:
 
     @property
     def endpoint(self) -> Endpoint:
-        """Where to call; known from ``start()`` on."""
+        """The endpoint to call, known from ``start()`` on."""
         if self._endpoint is None:
             raise IllegalStateError("this RPC server has no endpoint before it is started")
         return self._endpoint
@@ -126,16 +129,16 @@ class RpcServer:
             self._endpoint = Endpoint(self._host, self._service.port, self._nonce)
 
     def stop(self, timeout_s: float = 10.0) -> bool:
-        """Take no more calls and wait for those at work. Idempotent; may be called by a handler.
+        """Accept no more calls, and wait for those in progress. Idempotent; a handler may call it.
 
-        False if a call is still at work after ``timeout_s``. It goes on, and is answered.
+        Return False if a call is still in progress after ``timeout_s``. It goes on, and is answered.
         """
         with self._lock:
             self._stopped = True
             if self._service is None:
                 return True
             if self._shutdown is None:
-                # Flight waits without a deadline, and for the very handler that may have called this.
+                # Flight waits without a deadline, even for the handler that may have called this.
                 self._shutdown = threading.Thread(
                     target=self._service.shutdown, name="tidemill-rpc-shutdown", daemon=True
                 )
@@ -152,7 +155,7 @@ class _Admitted(flight.ServerMiddleware):  # type: ignore[misc]
 
 
 class _Gate(flight.ServerMiddlewareFactory):  # type: ignore[misc]
-    """Looks at every request of any kind before it is handed on, and at its headers only."""
+    """Checks the headers of every request, of any kind, before Flight hands it on."""
 
     def __init__(self, verifier: CallVerifier) -> None:
         self._verifier = verifier
@@ -161,16 +164,16 @@ class _Gate(flight.ServerMiddlewareFactory):  # type: ignore[misc]
         try:
             kind = _KINDS.get(info.method)
             if kind is None:
-                raise NotAuthenticError("a method of Flight that is not used here")
+                raise NotAuthenticError("Tidemill does not use this method of Flight")
             return _Admitted(self._verifier.verify(kind, headers.get(HEADER, [])))
         except Exception as error:
-            # Any other error, too: Flight would send its traceback to whoever has called.
+            # All errors alike: Flight would send a traceback to the caller, who may be a stranger.
             logger.info("refused a request (%s): %s", info.method, error)
             raise _refused() from None
 
 
 class _Service(flight.FlightServerBase):  # type: ignore[misc]
-    """What Flight calls for requests that have passed the gate."""
+    """Handles the requests that have passed the gate."""
 
     def __init__(
         self,
@@ -181,7 +184,7 @@ class _Service(flight.FlightServerBase):  # type: ignore[misc]
         max_request_bytes: int,
         max_block_bytes: int,
     ) -> None:
-        # First of all: Flight answers from the moment its own __init__ returns, or earlier.
+        # Before anything else: Flight may answer requests even before its own __init__ returns.
         self._verifier = verifier
         self._handlers = handlers
         self._blocks = blocks
@@ -192,7 +195,9 @@ class _Service(flight.FlightServerBase):  # type: ignore[misc]
     def do_action(self, context: Any, action: Any) -> list[flight.Result]:
         size = action.body.size
         if size > self._max_request_bytes:
-            raise _refused(f"a body of {size} bytes; at most {self._max_request_bytes} are taken")
+            raise _refused(
+                f"a body of {size} bytes; at most {self._max_request_bytes} are accepted"
+            )
         body = action.body.to_pybytes()
         call = self._admitted(context, action.type.encode(), body)
         handler = self._handlers.get(call.name)
@@ -235,10 +240,10 @@ class _Service(flight.FlightServerBase):  # type: ignore[misc]
         writer.write(self._verifier.proof(call))
 
     def _admitted(self, context: Any, name: bytes, body: bytes = b"") -> SignedCall:
-        """The verified call, if it was signed for this name and this body."""
+        """Return the verified call; refuse it unless it was signed for this name and this body."""
         call: SignedCall = context.get_middleware(_GATE).call
         if call.name.encode() != name or call.body_digest != digest_of(body):
-            logger.info("refused a request: it is not the one that was signed")
+            logger.info("refused a request: the signature is for another name or body")
             raise _refused()
         return call
 
@@ -249,7 +254,7 @@ class _Service(flight.FlightServerBase):  # type: ignore[misc]
 
 
 class _ArrivingBlock:
-    """The chunks of a block that is being written, checked while they arrive."""
+    """The chunks of a block that a client writes, checked while they arrive."""
 
     def __init__(self, name: str, reader: Any, max_bytes: int) -> None:
         self._name = name
@@ -260,7 +265,7 @@ class _ArrivingBlock:
 
     def __iter__(self) -> Iterator[pa.Buffer]:
         if not self._reader.schema.equals(BLOCK_SCHEMA):
-            raise self._refusing("what arrives is not a block")
+            raise self._refusing("the data is not a block")
         total = 0
         mark = None
         while mark is None:
@@ -277,7 +282,9 @@ class _ArrivingBlock:
                     raise self._refusing(f"a block of more than {self._max_bytes} bytes")
                 yield chunk
         if mark.to_pybytes() != end_mark(total):
-            raise ValueError(f"block {self._name} arrived with {total} bytes, and more were sent")
+            raise ValueError(
+                f"block {self._name} arrived with {total} bytes, which is not what was sent"
+            )
         self._complete = True
 
     def require_complete(self) -> None:
@@ -290,13 +297,13 @@ class _ArrivingBlock:
 
 
 def _refused(reason: str = "") -> flight.FlightError:
-    """Without a reason for whoever may not know the secret; with one for who does."""
+    """Refuse a request; give the reason only to callers that know the secret."""
     if not reason:
         return flight.FlightUnauthenticatedError("refused")
     return flight.FlightUnauthorizedError("refused", extra_info=reason.encode())
 
 
 def _failed(kind: str, call: SignedCall, error: BaseException) -> flight.FlightError:
-    # An error of Flight, too: the handler may have called another server, and that one is gone.
+    # An error of Flight as well: the handler may have called another server, which is gone.
     logger.debug("%s of %s failed", kind, call.name, exc_info=error)
     return flight.FlightServerError("failed", extra_info=error_to_bytes(error))

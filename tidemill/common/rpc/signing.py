@@ -1,6 +1,6 @@
-"""Who may call: the address of a server, the signature of a call, the proof of an answer.
+"""Proving who calls and who answers: addresses of servers, signatures of calls, proofs of answers.
 
-A call carries one header, ``tidemill-call``, of six words with a space between any two::
+A call carries one header, ``tidemill-call``, of six words with single spaces between them::
 
     1                                                                 the version
     add-block                                                         the name
@@ -27,8 +27,8 @@ from dataclasses import dataclass, replace
 
 HEADER = "tidemill-call"
 VERSION = "1"
-# How far calls of one client may overtake each other, as many threads make them.
 WINDOW = 1024
+"""How far the calls of one client may overtake each other: many threads make them at once."""
 MIN_SECRET_BYTES = 16
 PROOF_BYTES = 32
 
@@ -43,15 +43,15 @@ _ENDPOINT_FORM = re.compile(
 
 
 class NotAuthenticError(Exception):
-    """A call, or an answer, that does not come from somebody who knows the secret. Says why, for a log."""
+    """The sender of a call or an answer does not know the secret. The message says why, for a log."""
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where a server listens, and which start of it: the nonce is another one after a restart.
+    """The address of a server, and a nonce that is new at every start of it.
 
-    A server that listens on all addresses of its machine does not know by which of them it is
-    reached: hand out ``dataclasses.replace(endpoint, host=...)``.
+    A server that listens on all addresses of its machine does not know which of them its callers use: give
+    them ``dataclasses.replace(endpoint, host=...)``.
 
     >>> endpoint = Endpoint.parse("10.0.0.7:41234/9f86d081884c7d659a2feaa0c55ad015")
     >>> endpoint.address, endpoint.port
@@ -84,7 +84,7 @@ class Endpoint:
 
 
 def bracketed(host: str) -> str:
-    """An IPv6 address as it is written before a port; any other host as it is."""
+    """Put an IPv6 address into brackets, as before a port; return any other host unchanged."""
     return f"[{host}]" if ":" in host else host
 
 
@@ -94,7 +94,7 @@ def new_nonce() -> str:
 
 @dataclass(frozen=True)
 class SignedCall:
-    """The words of a header. That it parses does not mean that its signature is right."""
+    """The words of a header. Parsing does not check the signature."""
 
     name: str
     client: str
@@ -125,7 +125,7 @@ def digest_of(body: bytes) -> str:
 
 
 class Keeper:
-    """Keeps the secret of one server and signs with it; shows it to nobody."""
+    """Signs with the secret of one server, and keeps the secret to itself."""
 
     def __init__(self, secret: bytes, nonce: str) -> None:
         if not isinstance(secret, bytes) or len(secret) < MIN_SECRET_BYTES:
@@ -140,7 +140,7 @@ class Keeper:
         return self._hmac(call.signed_text(self.nonce, kind)).hex()
 
     def proof(self, call: SignedCall, answer: bytes = b"") -> bytes:
-        """What a server sends with its answer. For a block, the answer is empty."""
+        """Return the proof that a server sends with its answer. For a block, ``answer`` is empty."""
         return self._hmac(f"tidemill-answer {call.signature} {digest_of(answer)}")
 
     def _hmac(self, text: str) -> bytes:
@@ -148,7 +148,7 @@ class Keeper:
 
 
 class CallSigner:
-    """A client's side: signs each call with the next counter. Thread-safe."""
+    """The client's side: signs each call with the next counter. Thread-safe."""
 
     def __init__(self, secret: bytes, nonce: str) -> None:
         self._keeper = Keeper(secret, nonce)
@@ -170,11 +170,11 @@ class CallSigner:
 
 
 class CallVerifier:
-    """A server's side: who is let in, and each call once only. Thread-safe.
+    """The server's side: lets a call in if its signature is right, and only once. Thread-safe.
 
-    A client is remembered from its first valid signature until the server ends: if it were
-    forgotten, its calls could be made again by whoever has listened. That is some 400 bytes for each
-    client, so a process should keep its client rather than make one for each call.
+    It remembers a client from its first valid signature until the server ends: if it forgot one, an
+    eavesdropper could repeat the calls of that client. A client costs some 400 bytes, so a process should
+    keep its client rather than make one for each call.
     """
 
     def __init__(self, secret: bytes, nonce: str) -> None:
@@ -184,15 +184,15 @@ class CallVerifier:
 
     @property
     def clients(self) -> int:
-        """How many clients are remembered."""
+        """The number of clients that the server remembers."""
         return len(self._windows)
 
     def verify(self, kind: str, headers: list[str]) -> SignedCall:
-        """The call that the header announces, or NotAuthenticError.
+        """Return the call that the header announces, or raise NotAuthenticError. Check that
 
-        1. There is one header and it has the right form.
-        2. Its signature is right, for this server and this kind of call.
-        3. This client has not used this counter before. Only now is the client remembered.
+        1. there is one header, and it has the right form;
+        2. its signature is right, for this server and this kind of call;
+        3. this client has not used this counter before. Only now remember the client.
         """
         if len(headers) != 1:
             raise NotAuthenticError(f"{len(headers)} headers {HEADER}")
@@ -214,7 +214,7 @@ class CallVerifier:
 
 
 class ReplayWindow:
-    """Which counters of one client have been used: the newest ``WINDOW`` of them in any order.
+    """Accepts each counter of one client once, the newest ``WINDOW`` of them in any order.
 
     >>> window = ReplayWindow()
     >>> [window.accept(counter) for counter in (1, 3, 2, 3)]
@@ -228,10 +228,10 @@ class ReplayWindow:
         self._used = 0  # bit i is the counter that is i below the newest
 
     def accept(self, counter: int) -> bool:
-        """True the first time. False if it was used before, or lies too far behind the newest."""
+        """Return True the first time, False if the counter was used or lies too far behind the newest."""
         ahead = counter - self._newest
         if ahead > 0:
-            # A counter that is far ahead would shift the bits into a number of any length.
+            # Never shift by whatever number a client sends: the result could fill the memory.
             kept = self._used << ahead if ahead < WINDOW else 0
             self._used = (kept | 1) & ((1 << WINDOW) - 1)
             self._newest = counter

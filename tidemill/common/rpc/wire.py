@@ -1,9 +1,8 @@
-"""What both ends of the RPC do to bytes: blocks as Arrow batches, and errors that travel.
+"""Encoding that both ends of the RPC share: blocks as Arrow batches, errors as bytes.
 
-A block travels as batches of one column of ``uint8``: Flight sends the column's buffer from where it
-lies, which may be a file mapped into memory, without a copy. A block that is written is followed by a message
-with the number of its bytes (8 bytes, big-endian), because to a Flight server a client that has died
-looks like one that is done.
+A block travels as batches of one column of ``uint8``: Flight sends the column's buffer without a copy, even
+from a file that is mapped into memory. After a block, its writer sends the number of its bytes (8 bytes,
+big-endian), because to a Flight server a client that has died looks like one that is done.
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ CALL, READ, WRITE = "call", "read", "write"
 
 BLOCK_SCHEMA = pa.schema([pa.field("bytes", pa.uint8(), nullable=False)])
 PROOF_KEY = b"tidemill-proof"
-# From 1 to 16 MiB all are equally fast; a block that fits into one need not be joined by its reader.
+# All sizes from 1 to 16 MiB are equally fast; a reader need not join a block that fits into one chunk.
 CHUNK_BYTES = 8 << 20
-# Errors travel in HTTP/2 trailers, for which gRPC allows 8 KiB in all, in Base64.
+# Errors travel in HTTP/2 trailers, in Base64; gRPC allows 8 KiB for all trailers together.
 MAX_ERROR_BYTES = 4000
 
 
 def batches_of(parts: BytesLike | Iterable[BytesLike]) -> Iterator[pa.RecordBatch]:
-    """A block, or the parts of one, as batches that point to the same memory."""
+    """Yield a block, whole or in parts, as batches that point to the same memory."""
     if isinstance(parts, bytes | bytearray | memoryview | pa.Buffer):
         parts = [parts]
     for part in parts:
@@ -38,18 +37,18 @@ def batches_of(parts: BytesLike | Iterable[BytesLike]) -> Iterator[pa.RecordBatc
 
 
 def bytes_of(batch: pa.RecordBatch) -> pa.Buffer:
-    """The bytes of a batch, where they lie."""
+    """Return the bytes of a batch, without a copy."""
     column = batch.column(0)
     buffer = column.buffers()[1]
     if buffer is None:
         return pa.py_buffer(b"")
-    # The sender has said how long the column is, and slice() does not look at where the buffer ends.
+    # The sender chose the length of the column, and slice() does not check where the buffer ends.
     start = min(column.offset, buffer.size)
     return buffer.slice(start, min(len(column), buffer.size - start))
 
 
 def joined(pieces: list[pa.Buffer]) -> pa.Buffer:
-    """One buffer of all the bytes; one piece is returned as it is."""
+    """Return one buffer with all bytes; a single piece is returned without a copy."""
     if len(pieces) == 1:
         return pieces[0]
     whole = pa.allocate_buffer(sum(piece.size for piece in pieces))
@@ -64,7 +63,7 @@ def end_mark(total_bytes: int) -> bytes:
 
 
 def error_to_bytes(error: BaseException) -> bytes:
-    """The name of the error's type, a line break, its message. A long message is cut."""
+    """Encode the type and the message of an error, on separate lines. A long message is cut."""
     data = f"{type(error).__name__}\n{error}".encode(errors="replace")
     return data if len(data) <= MAX_ERROR_BYTES else data[:MAX_ERROR_BYTES] + b"..."
 

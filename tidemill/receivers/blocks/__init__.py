@@ -1,1 +1,1 @@
-"""Blocks: their format, their files, and how they are read from another process."""
+"""On executors and on the driver: the format and the files of blocks, and reading them in another process."""

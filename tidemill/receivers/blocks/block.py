@@ -1,4 +1,4 @@
-"""What the driver knows of a block: who it belongs to, how much is in it, and where it is."""
+"""The driver's record of a block: its stream, its size, and the places that have it."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 
 from tidemill.checkpoint.log_records import LogSlice
 
-BLOCK_ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")  # it is the name of a file, too
+BLOCK_ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")  # also the name of a file
 
 
 @dataclass(frozen=True)
 class BlockPlace:
-    """A copy of a block: a file on the host of an executor, which others get from its block server.
+    """A copy of a block: a file on the host of an executor; other hosts read it from its block server.
 
-    ``server`` is empty where there is no need of one: in local mode.
+    ``server`` is the endpoint of that block server, or empty in local mode, which needs none.
     """
 
     executor_id: str
@@ -37,9 +37,9 @@ class BlockPlace:
 
 @dataclass(frozen=True)
 class BlockInfo:
-    """One block. ``sha256`` is that of its bytes: whoever reads it, from wherever, can tell that this is it.
+    """One block. ``sha256`` is the digest of its bytes, by which every reader recognises the right block.
 
-    ``slice_`` is where the write-ahead log has it, if there is one.
+    ``slice_`` is its place in the write-ahead log, or None without one.
     """
 
     stream_id: int
@@ -68,7 +68,10 @@ class BlockInfo:
             raise ValueError("not the fields of a block")
         for name, type_ in _FIELDS.items():
             if type(value[name]) is not type_ or (type_ is int and value[name] < 0):
-                raise ValueError(f"{name} of a block is {type(value[name]).__name__}, or below 0")
+                least = " of at least 0" if type_ is int else ""
+                raise ValueError(
+                    f"{name} of a block must be a {type_.__name__}{least}, not {value[name]!r:.100}"
+                )
         if not BLOCK_ID.fullmatch(value["block"]):
             raise ValueError("not the id of a block")
         log = value["log"]

@@ -1,8 +1,8 @@
 """The blocks of one executor: files in memory and on its local disk.
 
-Both are plain files, so that every process of the host reads a block by mapping it, without a copy:
-those in memory are in a file system that is memory (``/dev/shm``), up to a limit; the rest is on disk.
-Nothing here is durable: that is what the write-ahead log is for.
+Both are plain files, so that every process of the host reads a block by mapping it, without a copy. Files in
+memory are in a memory file system (``/dev/shm``), up to a limit; the others are on disk. None of them is
+durable: the write-ahead log is.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ OWNER = ".owner"
 
 @dataclass(frozen=True)
 class BlockFolders:
-    """Where the blocks of an executor are. ``memory`` is None where there is no such file system."""
+    """The folders of an executor's blocks. ``memory`` is None where there is no memory file system."""
 
     memory: str | None
     disk: str
@@ -39,7 +39,9 @@ class BlockFolders:
         for folder in (self.memory, self.disk):
             if folder is not None:
                 os.makedirs(folder, mode=0o700, exist_ok=True)
-                os.chmod(folder, 0o700)  # fails, as it should, if somebody else has made it
+                os.chmod(
+                    folder, 0o700
+                )  # fails, as it should, if the folder belongs to another user
 
     def remove(self) -> None:
         for folder in (self.memory, self.disk):
@@ -48,7 +50,7 @@ class BlockFolders:
 
 
 def block_folders(name: str, local_directory: str, memory_bytes: int) -> BlockFolders:
-    """The folders called ``name``; as much in memory as is allowed, and as there is at most by half."""
+    """Return folders called ``name``, with ``memory_bytes`` in memory, but at most half of what is free."""
     try:
         free = os.statvfs(SHARED_MEMORY)
         memory_bytes = min(memory_bytes, free.f_bavail * free.f_frsize // 2)
@@ -59,18 +61,18 @@ def block_folders(name: str, local_directory: str, memory_bytes: int) -> BlockFo
 
 
 def claim(folders: BlockFolders) -> None:
-    """Keep :func:`sweep` from these folders for as long as this process lives."""
+    """Protect these folders from :func:`sweep` for as long as this process lives."""
     for folder in (folders.memory, folders.disk):
         if folder is not None:
-            # Never closed: the kernel lets go of the lock when the process ends, whatever it ends of.
+            # Never closed: the kernel releases the lock when the process ends, however it ends.
             handle = os.open(os.path.join(folder, OWNER), os.O_RDWR | os.O_CREAT, 0o600)
             fcntl.flock(handle, fcntl.LOCK_SH)
 
 
 def sweep(local_directory: str) -> None:
-    """Delete what processes have left that were killed: their pid is in the name of their folder.
+    """Delete the folders of processes that were killed. The name of a folder has the pid of its process.
 
-    A container that shares the memory of its host does not see the host's processes, but their locks.
+    A container that shares its host's memory does not see the host's processes, but it sees their locks.
     """
     for parent in (SHARED_MEMORY, local_directory):
         with suppress(OSError):
@@ -96,7 +98,7 @@ def _is_claimed(folder: str) -> bool:
 
 
 class BlockFiles:
-    """Writes and deletes the blocks of this process. Reading needs nothing but the path."""
+    """Writes and deletes the blocks of this process. To read a block, its path is enough."""
 
     def __init__(self, folders: BlockFolders) -> None:
         self._folders = folders
@@ -105,8 +107,8 @@ class BlockFiles:
         folders.make()
 
     def put(self, block_id: str, data: pa.Buffer, level: StorageLevel) -> str:
-        """Keep a block and return its path. A block that does not fit into memory goes to disk,
-        whatever the level says: to drop it would be worse.
+        """Write a block and return its path. A block that does not fit into memory goes to disk, whatever
+        the storage level says: dropping it would be worse.
         """
         folder = self._folders.disk
         if level.useMemory and self._folders.memory is not None:
@@ -136,7 +138,7 @@ class BlockFiles:
                             os.unlink(os.path.join(folder, block_id))
 
     def path_of(self, block_id: str) -> str:
-        """Where a block is. ``FileNotFoundError`` if it is not here."""
+        """Return the path of a block. ``FileNotFoundError`` if it is not here."""
         for folder in (self._folders.memory, self._folders.disk):
             if folder is not None and os.path.exists(path := os.path.join(folder, block_id)):
                 return path
@@ -145,7 +147,7 @@ class BlockFiles:
 
 def write_block(path: str, parts: Iterable[pa.Buffer]) -> None:
     """Write a block so that a reader sees all of it or nothing."""
-    # A name of its own: a block that is sent twice may arrive on two threads.
+    # A unique name: a block that is sent twice may arrive on two threads at once.
     hidden = os.path.join(os.path.dirname(path), f".{os.path.basename(path)}-{uuid.uuid4().hex}")
     try:
         with open(hidden, "wb") as file:
@@ -159,6 +161,6 @@ def write_block(path: str, parts: Iterable[pa.Buffer]) -> None:
 
 
 def map_block(path: str) -> pa.Buffer:
-    """A block of this host, without a copy. ``FileNotFoundError`` if it is not here."""
+    """Map a block of this host into memory. ``FileNotFoundError`` if it is not here."""
     with pa.memory_map(path) as file:
         return file.read_buffer()

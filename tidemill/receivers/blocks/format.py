@@ -14,8 +14,8 @@ rows      one for each field                                 ``pyspark.sql.Row``
 objects   ``value``, large_binary: pickled lists             any Python objects
 ========= ================================================== ==============================
 
-Lines are split when a block is read, once for each piece and in C; nobody touches them one by one
-on their way. Only blocks of ``objects`` are pickled.
+Reading a block splits its lines in C, one piece at a time; nothing touches single lines before that. Only
+blocks of ``objects`` are pickled.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tidemill.common.lines import split_lines
 from tidemill.errors import SourceError
 
 KIND = b"tidemill.block"
-OBJECTS_A_PICKLE = 1000
+OBJECTS_PER_PICKLE = 1000
 _COLUMN_TYPES: dict[type, pa.DataType] = {
     bool: pa.bool_(),
     int: pa.int64(),
@@ -45,7 +45,7 @@ _COLUMN_TYPES: dict[type, pa.DataType] = {
 
 @dataclass(frozen=True)
 class EncodedBlock:
-    """A block on its way to where blocks are kept."""
+    """The bytes of a block that is not stored yet, and the number of its records."""
 
     data: pa.Buffer
     records: int
@@ -56,12 +56,12 @@ class EncodedBlock:
 
 
 def encode_lines(pieces: Sequence[bytes], lines: int) -> EncodedBlock:
-    """A block of text, given in pieces of whole lines, of which there are ``lines`` together."""
+    """Encode text, in pieces of whole lines; ``lines`` is the number of lines in all pieces."""
     return _block("lines", pa.array(pieces, pa.large_binary()), lines)
 
 
 def encode_records(records: Sequence[Any]) -> EncodedBlock:
-    """A block of records of any kind. They are pickled only if they have to be."""
+    """Encode records of any kind. Pickle them only if Arrow cannot hold them."""
     kinds = set(map(type, records))
     try:
         if kinds == {str}:
@@ -71,19 +71,19 @@ def encode_records(records: Sequence[Any]) -> EncodedBlock:
         if kinds == {Row} and (batch := _rows_as_arrow(records)) is not None:
             return encode_batches([batch])
     except (ValueError, OverflowError, TypeError, pa.ArrowException):
-        pass  # half a surrogate pair, an integer of more than 64 bits: these are Python objects
+        pass  # such as half a surrogate pair or an integer of more than 64 bits: pickle them
     return _block("objects", pa.array(_pickled(records), pa.large_binary()), len(records))
 
 
 def encode_batches(batches: Iterable[pa.RecordBatch]) -> EncodedBlock:
-    """A block of rows that are Arrow already: each row is a record."""
+    """Encode Arrow batches: each row is a record."""
     batches = list(batches)
     schema = batches[0].schema if batches else pa.schema([])
     return _stream("rows", batches, schema, sum(batch.num_rows for batch in batches))
 
 
 def decode(data: pa.Buffer) -> Iterator[Any]:
-    """The records of a block. Unpickles: ``data`` must be what the driver was told it is."""
+    """Yield the records of a block. Unpickles: check first that ``data`` has the digest the driver knows."""
     reader = pa.ipc.open_stream(data)
     kind = (reader.schema.metadata or {})[KIND].decode()
     for batch in reader:
@@ -111,7 +111,7 @@ def _rows_of(batch: pa.RecordBatch) -> Iterator[Row]:
 
 
 def _rows_as_arrow(rows: Sequence[Any]) -> pa.RecordBatch | None:
-    """Rows with the same fields, whose values come back as what they were. None for all others."""
+    """Return rows as a batch if all have the same fields and Arrow keeps their values intact; else None."""
     names = getattr(rows[0], "__fields__", None)
     if not names or not all(type(name) is str for name in names) or len(set(names)) < len(names):
         return None
@@ -127,6 +127,7 @@ def _rows_as_arrow(rows: Sequence[Any]) -> pa.RecordBatch | None:
 
 
 def can_be_stored(record: Any) -> bool:
+    """Return True if a record can be pickled."""
     try:
         _pickle(record)
     except Exception:
@@ -136,8 +137,8 @@ def can_be_stored(record: Any) -> bool:
 
 def _pickled(records: Sequence[Any]) -> list[bytes]:
     pickles = []
-    for start in range(0, len(records), OBJECTS_A_PICKLE):
-        some = list(records[start : start + OBJECTS_A_PICKLE])
+    for start in range(0, len(records), OBJECTS_PER_PICKLE):
+        some = list(records[start : start + OBJECTS_PER_PICKLE])
         try:
             pickles.append(_pickle(some))
         except Exception as error:
@@ -151,8 +152,8 @@ def _pickle(value: Any) -> bytes:
     try:
         return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
     except Exception:
-        # What is defined in the user's main script has no module on an executor, and takes its class along.
-        # It takes longer, so it is not tried first.
+        # Executors cannot import classes of the user's main script: cloudpickle sends the class along. It is
+        # slower, so it comes second.
         pickled: bytes = cloudpickle.dumps(value)  # type: ignore[no-untyped-call]
         return pickled
 

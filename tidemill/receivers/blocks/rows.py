@@ -1,7 +1,6 @@
 """The records of a block as Arrow rows, for queries.
 
-What a block has (:mod:`tidemill.receivers.blocks.format`) and what the columns of the query are need not be
-the same kind:
+The kind of the block (:mod:`tidemill.receivers.blocks.format`) and the columns of the query may differ:
 
 * one column of text: lines and strings as they are, bytes as UTF-8, other records as JSON;
 * one column of bytes: bytes as they are, text as UTF-8;
@@ -36,10 +35,11 @@ NEWLINE = 10
 
 @dataclass(frozen=True)
 class BlockRowsReader:
-    """Reads a split, which is a list of blocks, in a task."""
+    """Reads a split, which is a list of blocks, in a task. ``source`` is the description for errors."""
 
     reader: BlockReader
     schema: StructType
+    source: str
 
     def __call__(self, split: Split) -> Iterator[pa.RecordBatch]:
         for value in split:
@@ -50,12 +50,13 @@ class BlockRowsReader:
                 raise SourceError(
                     f"a record in block {block.block_id} does not fit the columns of its source "
                     f"({self.schema.simpleString()}): {error}. Read it with the columns it has, or as one "
-                    "column of text, and take it apart in the query."
+                    "column of text, and take it apart in the query.",
+                    source=self.source,
                 ) from error
 
 
 def rows_of_block(data: pa.Buffer, schema: StructType) -> Iterator[pa.RecordBatch]:
-    """Unpickles: ``data`` must be what the driver was told it is."""
+    """Yield the rows of a block. Unpickles: check first that ``data`` has the digest the driver knows."""
     reader = pa.ipc.open_stream(data)
     kind = (reader.schema.metadata or {})[KIND].decode()
     target = arrow_schema(schema)
@@ -78,7 +79,7 @@ def rows_of_block(data: pa.Buffer, schema: StructType) -> Iterator[pa.RecordBatc
 
 
 def split_into_lines(piece: bytes) -> pa.LargeStringArray:
-    """What :func:`tidemill.common.lines.split_lines` gives, as Arrow and without a Python string for each."""
+    """Split lines as :func:`tidemill.common.lines.split_lines` does, without a Python string for each."""
     if b"\r" in piece:
         piece = piece.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
     try:
@@ -91,7 +92,7 @@ def split_into_lines(piece: bytes) -> pa.LargeStringArray:
     is_end = characters == NEWLINE
     ends = np.flatnonzero(is_end)
     offsets = np.zeros(len(ends) + 1, np.int64)
-    # Without its newlines, the text of each line ends where the next one begins.
+    # With the newlines removed, each line ends where the next one begins.
     offsets[1:] = ends - np.arange(len(ends))
     text = characters[~is_end]
     return pa.LargeStringArray.from_buffers(len(ends), pa.py_buffer(offsets), pa.py_buffer(text))
@@ -99,7 +100,7 @@ def split_into_lines(piece: bytes) -> pa.LargeStringArray:
 
 def _one_column(values: pa.Array, schema: StructType, target: pa.Schema) -> pa.RecordBatch:
     if len(target) != 1:
-        raise ValueError(f"it is a text or bytes, and there are {len(target)} columns")
+        raise ValueError(f"it is text or bytes, but there are {len(target)} columns")
     if pa.types.is_large_binary(values.type) and isinstance(schema[0].dataType, StringType):
         try:
             values = values.cast(pa.large_string())
@@ -110,12 +111,12 @@ def _one_column(values: pa.Array, schema: StructType, target: pa.Schema) -> pa.R
 
 
 def _named_columns(batch: pa.RecordBatch, schema: StructType, target: pa.Schema) -> pa.RecordBatch:
-    if _is_one(schema, StringType) and batch.schema.names != target.names:
+    if _is_single_column(schema, StringType) and batch.schema.names != target.names:
         return _converted(batch.to_pylist(), schema)
     missing = [name for name in target.names if name not in batch.schema.names]
     if missing:
         raise ValueError(
-            f"it has the columns {', '.join(batch.schema.names)} and no {', '.join(missing)}"
+            f"it has the columns {', '.join(batch.schema.names)}, but no {', '.join(missing)}"
         )
     columns = [batch.column(field.name).cast(field.type) for field in target]
     return pa.RecordBatch.from_arrays(columns, schema=target)
@@ -128,11 +129,11 @@ def _converted(records: Sequence[Any], schema: StructType) -> pa.RecordBatch:
 
 
 def _as_row(record: Any, schema: StructType) -> Any:
-    """A record as what PySpark's conversion takes: a tuple by position, or a dictionary by name."""
+    """Return a record in a form that PySpark converts: a tuple by position, or a dictionary by name."""
     names = schema.fieldNames()
-    if _is_one(schema, StringType) and not _has_fields(record, names):
+    if _is_single_column(schema, StringType) and not _has_fields(record, names):
         return (_as_text(record),)
-    if _is_one(schema, BinaryType) and not _has_fields(record, names):
+    if _is_single_column(schema, BinaryType) and not _has_fields(record, names):
         return (record.encode() if isinstance(record, str) else record,)
     if isinstance(record, Row) and hasattr(record, "__fields__"):
         return tuple(record[name] for name in names)
@@ -145,12 +146,12 @@ def _as_row(record: Any, schema: StructType) -> Any:
     raise TypeError(f"{record!r:.100} is neither a row nor a dictionary nor a tuple")
 
 
-def _is_one(schema: StructType, type_: type) -> bool:
+def _is_single_column(schema: StructType, type_: type) -> bool:
     return len(schema) == 1 and isinstance(schema[0].dataType, type_)
 
 
 def _has_fields(record: Any, names: list[str]) -> bool:
-    """True for a row of exactly these names: then the column is the field, not the whole record."""
+    """Return True for a row of exactly these names: its field is the column, not the whole record."""
     fields = record if isinstance(record, dict) else getattr(record, "__fields__", None)
     return fields is not None and list(fields) == names
 

@@ -1,7 +1,8 @@
-"""A process beside each executor of a cluster that gives its blocks to other hosts, and keeps their copies.
+"""The block server: a process beside each executor of a cluster that serves its blocks to other hosts, and
+keeps copies of theirs.
 
-It belongs to one run of one stream, and serves as long as the JVM of the executor lives: receivers come
-and go, and what they have stored stays. In local mode there is no other host, and no such process.
+It belongs to one run of one stream, and lives as long as the JVM of the executor: receivers come and go,
+their blocks stay. Local mode has only one host, and needs no block server.
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ from tidemill.receivers.blocks.files import (
 )
 from tidemill.receivers.messages import CleanupOldBlocks, Done, decode
 
-LOOK_MS = 1000
-NOTE = ".server"  # has the endpoint; no block has a name like this
+CHECK_INTERVAL_MS = 1000
+ENDPOINT_FILE = ".server"  # no block has a name that begins with a dot
 
 
 @dataclass(frozen=True)
 class ServerSetup:
-    """What the process is told, on its standard input: nobody else can read that."""
+    """The setup of a block server. It reads this from its standard input, which no other user can see."""
 
     host: str
     secret: str = field(repr=False)
@@ -48,13 +49,12 @@ class ServerSetup:
 
 
 def ensure_block_server(setup: ServerSetup) -> str:
-    """The endpoint of this executor's block server, which is started if there is none, or none any more.
+    """Return the endpoint of this executor's block server; start one if none is running.
 
-    One that has died has left its blocks behind, in the same folders: the next one serves them.
+    A new server serves the blocks of one that has died: they are in the same folders.
     """
     setup.folders.make()
-    note = os.path.join(setup.folders.disk, NOTE)
-    with open(note, "a+") as file:
+    with open(os.path.join(setup.folders.disk, ENDPOINT_FILE), "a+") as file:
         fcntl.flock(file, fcntl.LOCK_EX)  # several receivers may start at once
         file.seek(0)
         known = file.read()
@@ -67,11 +67,11 @@ def ensure_block_server(setup: ServerSetup) -> str:
 
 
 def _answers(endpoint: str, secret: bytes) -> bool:
-    """False if it is certain that no such server is there any more: one that is slow still is."""
+    """Return False only if the server is certainly gone: a server that is slow is still there."""
     try:
         client = RpcClient(Endpoint.parse(endpoint), secret)
     except ValueError:
-        return False  # the note was being written when its writer died
+        return False  # the process that wrote the file died halfway
     try:
         client.call("Ping")
         return True
@@ -89,25 +89,25 @@ def _spawn(setup: ServerSetup) -> str:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         start_new_session=True,  # it must outlive the worker that starts it
-        # The package may have come in an archive that only this process knows of.
+        # This process may have the package from an archive that is only on its own path.
         env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
     )
     assert process.stdin is not None
     assert process.stdout is not None
     with process.stdout:
-        with suppress(BrokenPipeError), process.stdin:  # it may have died already
+        with suppress(BrokenPipeError), process.stdin:  # the process may have died already
             process.stdin.write(json.dumps(asdict(setup)).encode())
         endpoint = process.stdout.readline().decode().strip()
     if not endpoint:
         raise ReceiverError(
             f"the block server of this executor did not start: it ended with {process.wait()}. "
-            "The executor's log has its last words."
+            "The executor's log has its error."
         )
     return endpoint
 
 
 class Blocks:
-    """The blocks of the executor, for its server."""
+    """Gives the blocks of an executor to its server."""
 
     def __init__(self, folders: BlockFolders) -> None:
         self._folders = folders
@@ -125,15 +125,16 @@ class Blocks:
 
 
 def executor_pid() -> int:
-    """The JVM that this worker belongs to: the parent of PySpark's daemon, which is its own parent."""
+    """Return the pid of the JVM of this worker: the parent of PySpark's daemon, which started the worker."""
     return parent_of(os.getppid())
 
 
 def main() -> None:
-    told = json.load(sys.stdin)
-    watched = told["watch_pid"]
-    began = started_at(watched)
-    folders = BlockFolders(**told["folders"])
+    """Serve blocks until the executor's JVM ends, or until the driver says so."""
+    setup = json.load(sys.stdin)
+    watched = setup["watch_pid"]
+    watched_since = started_at(watched)
+    folders = BlockFolders(**setup["folders"])
     sweep(os.path.dirname(folders.disk))
     blocks = Blocks(folders)
     claim(folders)
@@ -146,8 +147,8 @@ def main() -> None:
 
     clock = SystemClock()
     server = RpcServer(
-        told["host"],
-        bytes.fromhex(told["secret"]),
+        setup["host"],
+        bytes.fromhex(setup["secret"]),
         {
             "CleanupOldBlocks": blocks.cleanup,
             "StopBlockServer": stop,
@@ -158,8 +159,8 @@ def main() -> None:
     server.start()
     sys.stdout.write(f"{server.endpoint}\n")
     sys.stdout.close()
-    while not stopped and began is not None and started_at(watched) == began:
-        clock.wait_till(clock.now_ms() + LOOK_MS, lambda: bool(stopped))
+    while not stopped and watched_since is not None and started_at(watched) == watched_since:
+        clock.wait_till(clock.now_ms() + CHECK_INTERVAL_MS, lambda: bool(stopped))
     server.stop()
     folders.remove()
 

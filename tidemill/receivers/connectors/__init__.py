@@ -1,1 +1,1 @@
-"""The receivers that Tidemill brings along, one protocol each."""
+"""On an executor: the receivers that come with Tidemill, one for each protocol."""

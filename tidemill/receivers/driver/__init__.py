@@ -1,1 +1,1 @@
-"""On the driver: which receivers there are, where they run, and what they have stored."""
+"""On the driver: where receivers run, and which blocks they have stored."""

@@ -1,1 +1,1 @@
-"""On an executor: what runs beside the user's receiver."""
+"""On an executor, in the worker that runs the user's receiver: everything around that receiver."""

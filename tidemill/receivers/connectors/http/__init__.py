@@ -1,1 +1,1 @@
-"""A receiver that others post to over HTTP."""
+"""A receiver to which clients post records over HTTP."""
