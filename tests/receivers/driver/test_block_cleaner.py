@@ -52,7 +52,7 @@ def test_a_segment_is_deleted_with_the_last_of_its_blocks(it: World) -> None:
     old, new = segment(1), segment(2)
     blocks = [it.stored(0, old), it.stored(1, old), it.stored(2, new)]
     for each in blocks:
-        it.cleaner.note(each)
+        it.cleaner.on_new_block(each)
     it.cleaner.clean(blocks[:1])
     assert it.left() == [old, new]
     it.cleaner.clean(blocks[1:2])
@@ -62,11 +62,11 @@ def test_a_segment_is_deleted_with_the_last_of_its_blocks(it: World) -> None:
 def test_the_segment_that_is_being_written_stays(it: World) -> None:
     old, new = segment(1), segment(2)
     first = it.stored(0, old)
-    it.cleaner.note(first)
+    it.cleaner.on_new_block(first)
     it.cleaner.clean([first])
     assert it.left() == [old], "the receiver may be writing the next block to it"
     second = it.stored(1, new)
-    it.cleaner.note(second)
+    it.cleaner.on_new_block(second)
     it.cleaner.clean([second])
     assert it.left() == [new]
 
@@ -74,8 +74,8 @@ def test_the_segment_that_is_being_written_stays(it: World) -> None:
 def test_a_late_block_of_a_replaced_receiver_does_not_hide_the_current_segment(it: World) -> None:
     old, new = segment(1), segment(2, writer="bb")
     current, late = it.stored(0, new), it.stored(9, old)
-    it.cleaner.note(current)
-    it.cleaner.note(late)
+    it.cleaner.on_new_block(current)
+    it.cleaner.on_new_block(late)
     it.cleaner.clean([current])
     assert it.left() == [old, new]
     it.cleaner.clean([late])
@@ -85,7 +85,7 @@ def test_a_late_block_of_a_replaced_receiver_does_not_hide_the_current_segment(i
 def test_each_stream_has_its_own_current_segment(it: World) -> None:
     clicks, views = segment(5), segment(1, "views")
     for each in (it.stored(0, clicks), it.stored(0, views, stream=1)):
-        it.cleaner.note(each)
+        it.cleaner.on_new_block(each)
         it.cleaner.clean([each])
     assert (it.left(), it.left("views")) == ([clicks], [views])
 
@@ -111,7 +111,7 @@ def test_a_segment_that_cannot_be_deleted_is_tried_again(
     old, new = segment(1), segment(2)
     blocks = [it.stored(0, old), it.stored(1, new), it.stored(2, new)]
     for each in blocks:
-        it.cleaner.note(each)
+        it.cleaner.on_new_block(each)
 
     def fail(path: str) -> None:
         raise OSError(5, "Input/output error", path)
@@ -144,7 +144,7 @@ def test_files_of_the_driver_are_deleted(tmp_path: Path) -> None:
     cleaner = BlockCleaner(cast(Any, FakeCalls()), BlockFiles(folders))
     for n in range(2):
         (tmp_path / "blocks" / block(n).block_id).write_bytes(b"x")
-    cleaner.note(block(0))
+    cleaner.on_new_block(block(0))
     cleaner.restore([block(0)])
     cleaner.clean([block(0), block(7)])
     assert [path.name for path in (tmp_path / "blocks").iterdir()] == [block(1).block_id]
@@ -186,12 +186,12 @@ def test_no_segment_is_deleted_that_a_known_block_is_in_or_that_is_written(
             current = segment(rolled[stream], names[stream])
             if step == "store":
                 known.append(it.stored(counted, current, stream))
-                it.cleaner.note(known[-1])
+                it.cleaner.on_new_block(known[-1])
                 counted += 1
             elif step == "roll":
                 rolled[stream] += 1
             elif step == "report again" and known:
-                it.cleaner.note(known[n % len(known)])
+                it.cleaner.on_new_block(known[n % len(known)])
             elif step == "clean":
                 done, known = known[:n], known[n:]
                 it.cleaner.clean(done)

@@ -165,10 +165,10 @@ def test_blocks_that_overtake_each_other_are_all_added_once(
 
 def test_a_block_that_was_given_up_does_not_make_the_memory_grow() -> None:
     of = tracker_on(None)
-    for n in range(1, 2 * module.OUT_OF_ORDER):
+    for n in range(1, 2 * module.MAX_OUT_OF_ORDER):
         assert of.add("clicks", block(n))
     (run,) = of._stream("clicks").runs.values()
-    assert len(run.above) <= module.OUT_OF_ORDER
+    assert len(run.above) <= module.MAX_OUT_OF_ORDER
 
 
 def test_what_is_remembered_of_runs_does_not_grow_for_ever(storage: LocalStorage) -> None:
@@ -178,7 +178,7 @@ def test_what_is_remembered_of_runs_does_not_grow_for_ever(storage: LocalStorage
         tracker.forget("clicks", n + 1)
     tracker_on(storage)
     ((known),) = records(storage)
-    assert len(known["known"]["clicks"]["runs"]) == module.RUNS
+    assert len(known["known"]["clicks"]["runs"]) == module.REMEMBERED_RUNS
     assert sum(segment_size(storage)) < 2000
 
 

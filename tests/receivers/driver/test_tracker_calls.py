@@ -130,7 +130,7 @@ def served_driver() -> Iterator[tuple[DriverWorld, Served]]:
 
 
 def unchanged(it: DriverWorld) -> bool:
-    registered = it.tracker._registry.of(0)
+    registered = it.tracker._registry.get(0)
     return (
         it.events == []
         and it.blocks.all_blocks() == []
@@ -218,8 +218,8 @@ def test_a_receiver_talks_to_the_tracker() -> None:
         client.report_error("hello", "x" * (2 << 20))
         client.deregister("the end", "\0" * (2 << 20))
         client.close()
-        info = it.tracker._registry.of(0)
-        assert info.is_over
+        info = it.tracker._registry.get(0)
+        assert info.has_ended
         assert info.info.last_error_message == "the end"
         assert 10_000 < len(info.info.last_error) < 100_000
 

@@ -72,8 +72,8 @@ def test_a_receiver_runs_until_it_ends(it: World) -> None:
     assert it.run(TwoRecords()) == [""]
     (stored,) = it.driver.blocks.known("clicks-0")
     assert (stored.records, Path(stored.places[0].path).exists()) == (2, True)
-    registered = it.driver.tracker._registry.of(0)
-    assert registered.is_over
+    registered = it.driver.tracker._registry.get(0)
+    assert registered.has_ended
     assert [type(each).__name__ for each in it.driver.events] == [
         "ReceiverStarted",
         "ReceiverStopped",
@@ -85,14 +85,14 @@ def test_the_driver_can_end_it(it: World) -> None:
     task = threading.Thread(target=lambda: ended.extend(it.run(Silent())))
     task.start()
     registry = it.driver.tracker._registry
-    wait_for(lambda: registry.of(0).endpoint, "the receiver", 60)
+    wait_for(lambda: registry.get(0).endpoint, "the receiver", 60)
     calls = ExecutorCalls(SECRET)
     for endpoint in registry.refuse_all():
         assert calls.tell(endpoint, StopReceiver("enough"))
     task.join(60)
     calls.close()
     assert ended == [""]
-    assert registry.of(0).endpoint == ""
+    assert registry.get(0).endpoint == ""
 
 
 def test_one_that_is_turned_away_does_nothing(it: World) -> None:

@@ -227,9 +227,9 @@ def test_rates_reach_receivers(it: World) -> None:
     receivers.start(controllers)
     wait_for(lambda: it.jobs.launches, "the launch", 30)
     registry = receivers.tracker._registry
-    assert registry.of(0).rate == 50.0
+    assert registry.get(0).rate == 50.0
     controllers[0].publish(75.0)
-    wait_for(lambda: registry.of(0).rate == 75.0, "the rate", 30)
+    wait_for(lambda: registry.get(0).rate == 75.0, "the rate", 30)
     receivers.close()
 
 

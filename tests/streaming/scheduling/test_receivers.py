@@ -489,7 +489,7 @@ def test_backpressure_reaches_the_receiver_and_the_next_start(
     def rate(ssc: StreamingContext) -> float | None:
         receivers = ssc._start.receivers
         assert receivers is not None
-        return receivers.tracker._registry.of(0).rate
+        return receivers.tracker._registry.get(0).rate
 
     ssc = runs.context(build)
     ssc.start()

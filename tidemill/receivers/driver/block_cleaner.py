@@ -1,4 +1,4 @@
-"""Deleting blocks that nobody needs any more, wherever they are."""
+"""Deleting blocks that no batch needs any more, wherever they are."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class BlockCleaner:
-    """Files of executors, and segments of the write-ahead log.
+    """Deletes files of executors and segments of the write-ahead log.
 
-    A segment is deleted when all its blocks are done and its writer has begun another one. ``files`` are
-    the driver's own, in local mode; on a cluster the block servers delete theirs. What cannot be deleted
-    is in nobody's way: it is reported, and a segment is tried again.
+    It deletes a segment when all its blocks are done and its writer has begun another segment. ``files`` are
+    the driver's own, in local mode; on a cluster the block servers delete theirs. A failure is only logged,
+    because leftover files do no harm; a segment is tried again later.
     """
 
     calls: ExecutorCalls
@@ -32,40 +32,40 @@ class BlockCleaner:
     storage: Storage | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _blocks_in: dict[str, set[str]] = field(default_factory=dict)
-    _latest: dict[int, str] = field(default_factory=dict)
+    _latest_segments: dict[int, str] = field(default_factory=dict)
 
     def restore(self, blocks: Iterable[BlockInfo]) -> None:
-        """Before receivers start: nobody writes, and what none of these blocks is in is of no use."""
+        """Before receivers start, delete all segments that have none of these blocks: nobody writes yet."""
         if self.storage is None:
             return
         for block in blocks:
-            self._enter(block)
+            self._add_to_segment(block)
         for folder in self.storage.list(DATA):
             for segment in segments(self.storage, f"{DATA}/{folder}"):
                 if segment.path not in self._blocks_in:
                     self._delete(self.storage, segment.path)
 
-    def note(self, block: BlockInfo) -> None:
-        """A new block has been taken over."""
+    def on_new_block(self, block: BlockInfo) -> None:
+        """Remember the segment of a new block."""
         with self._lock:
-            self._enter(block)
+            self._add_to_segment(block)
             if block.slice_ is not None:
-                # Segments sort as they were begun: a block of a receiver that has been replaced since
-                # may be reported late, and must not hide the segment that is being written.
-                latest = self._latest.get(block.stream_id, "")
-                self._latest[block.stream_id] = max(latest, block.slice_.path)
+                # Segments sort by their beginning: the late report of a receiver that has been replaced
+                # must not hide the segment that is being written.
+                latest = self._latest_segments.get(block.stream_id, "")
+                self._latest_segments[block.stream_id] = max(latest, block.slice_.path)
 
-    def _enter(self, block: BlockInfo) -> None:
+    def _add_to_segment(self, block: BlockInfo) -> None:
         if block.slice_ is not None:
             self._blocks_in.setdefault(block.slice_.path, set()).add(block.block_id)
 
     def clean(self, blocks: Sequence[BlockInfo]) -> None:
-        """These blocks are done. Never raises for something that cannot be deleted or reached."""
+        """Delete blocks whose batches are done. Only log what cannot be deleted or reached."""
         if self.files is not None:
             try:
                 self.files.delete([block.block_id for block in blocks])
             except OSError as error:
-                logger.warning("blocks that are done cannot be deleted: %s", error)
+                logger.warning("cannot delete blocks that are done: %s", error)
         by_server: dict[str, list[str]] = {}
         for block in blocks:
             for place in block.places:
@@ -84,9 +84,11 @@ class BlockCleaner:
             for block in blocks:
                 if block.slice_ is not None:
                     self._blocks_in.get(block.slice_.path, set()).discard(block.block_id)
-            written = set(self._latest.values())
+            open_segments = set(self._latest_segments.values())
             return [
-                path for path, ids in self._blocks_in.items() if not ids and path not in written
+                path
+                for path, ids in self._blocks_in.items()
+                if not ids and path not in open_segments
             ]
 
     def _delete(self, storage: Storage, path: str) -> bool:
@@ -94,5 +96,5 @@ class BlockCleaner:
             storage.delete(path)
             return True
         except (OSError, TidemillError) as error:
-            logger.warning("%s is not needed and cannot be deleted: %s", path, error)
+            logger.warning("cannot delete %s, which is no longer needed: %s", path, error)
             return False

@@ -1,7 +1,7 @@
 """More executors for a stream that falls behind, fewer for one that idles.
 
-Spark's own dynamic allocation gives back executors that are idle for a while. In a stream none ever is:
-there is a small batch every second. So this one looks at how long batches take. Every scaling interval::
+Spark's own dynamic allocation gives back executors that are idle for a while. In a stream no executor ever
+is: there is a small batch every second. So this one measures how long batches take. Every scaling interval::
 
     ratio = mean processing time of the batches completed since the last look / batch interval
 
@@ -39,11 +39,11 @@ from tidemill.spark.session.executor_info import ExecutorInfo
 logger = logging.getLogger(__name__)
 
 
-CORE_ENABLED = Setting(
+SPARK_ALLOCATION_ENABLED = Setting(
     "spark.dynamicAllocation.enabled",
     False,
     boolean,
-    "Spark's own allocation, which cannot be on together with that of streams.",
+    "Spark's own dynamic allocation, which excludes that of streams.",
 )
 
 
@@ -66,7 +66,7 @@ class AllocationSettings:
 
     @classmethod
     def from_conf(cls, conf: Conf) -> AllocationSettings:
-        """The settings of a session. In local mode, which has one executor for ever, it is never on."""
+        """Read the settings of a session. In local mode, with its single executor, scaling is always off."""
         enabled = DYNAMIC_ALLOCATION_ENABLED.read(conf)
         master = str(conf.get("spark.master") or "")
         if enabled and (master == "local" or master.startswith("local[")):
@@ -74,11 +74,12 @@ class AllocationSettings:
                 "%s has no effect with master %s", DYNAMIC_ALLOCATION_ENABLED.key, master
             )
             enabled = False
-        if enabled and CORE_ENABLED.read(conf):
+        if enabled and SPARK_ALLOCATION_ENABLED.read(conf):
             raise OptionError(
-                f"{CORE_ENABLED.key} and {DYNAMIC_ALLOCATION_ENABLED.key} are both true, and would undo "
-                f"each other's decisions: set {CORE_ENABLED.key} to false to let the stream decide, or "
-                f"{DYNAMIC_ALLOCATION_ENABLED.key} to false to leave it to Spark."
+                f"{SPARK_ALLOCATION_ENABLED.key} and {DYNAMIC_ALLOCATION_ENABLED.key} are both true, and "
+                f"would undo each other's decisions: set {SPARK_ALLOCATION_ENABLED.key} to false to let the "
+                f"stream decide, or {DYNAMIC_ALLOCATION_ENABLED.key} to false to leave it to Spark.",
+                option=SPARK_ALLOCATION_ENABLED.key,
             )
         return cls(
             enabled,
@@ -98,12 +99,14 @@ class AllocationSettings:
             (DYNAMIC_ALLOCATION_MAX_EXECUTORS, self.max_executors),
         ):
             if value is not None and not value > 0:
-                raise OptionError(f"{setting.key} must be more than 0, not {value}", setting.key)
+                raise OptionError(
+                    f"{setting.key} must be more than 0, not {value}", option=setting.key
+                )
         if self.scaling_up_ratio <= self.scaling_down_ratio:
             raise OptionError(
                 f"{DYNAMIC_ALLOCATION_SCALING_UP_RATIO.key} ({self.scaling_up_ratio}) must be more than "
                 f"{DYNAMIC_ALLOCATION_SCALING_DOWN_RATIO.key} ({self.scaling_down_ratio})",
-                DYNAMIC_ALLOCATION_SCALING_UP_RATIO.key,
+                option=DYNAMIC_ALLOCATION_SCALING_UP_RATIO.key,
             )
         if (
             self.min_executors is not None
@@ -113,33 +116,33 @@ class AllocationSettings:
             raise OptionError(
                 f"{DYNAMIC_ALLOCATION_MIN_EXECUTORS.key} ({self.min_executors}) must not be more than "
                 f"{DYNAMIC_ALLOCATION_MAX_EXECUTORS.key} ({self.max_executors})",
-                DYNAMIC_ALLOCATION_MIN_EXECUTORS.key,
+                option=DYNAMIC_ALLOCATION_MIN_EXECUTORS.key,
             )
 
 
 class ExecutorClient(Protocol):
-    """The cluster, as far as executors are concerned."""
+    """The calls to the cluster manager that scaling needs."""
 
     def executors(self) -> list[ExecutorInfo]:
-        """Those that are alive now, without the driver unless it runs the tasks itself."""
+        """Return the executors that are alive now; the driver only if it runs the tasks itself."""
 
     def request_total(self, n: int) -> bool:
-        """Ask for ``n`` executors in all, which will come later. False if the cluster has refused."""
+        """Ask for ``n`` executors in all, which start later. Return False if the cluster refuses."""
 
     def kill(self, executor_id: str) -> bool:
-        """Give an executor back; none comes in its place. False if the cluster has refused."""
+        """Give an executor back without a replacement. Return False if the cluster refuses."""
 
 
 class ExecutorAllocationManager:
     """A listener of the stream that scales its executors. Add it to the listener bus and start it.
 
-    The number of executors stays between the bounds of ``settings``. None is given back that runs
-    a receiver, nor when there are no more executors than receivers. One is given back at a time,
-    the newest: what has been cached is on the old ones.
+    It keeps the number of executors between the bounds of ``settings`` and never below the number of
+    receivers. It gives back one executor at a time, never one that runs a receiver, and the newest first,
+    because the old ones have the cached data.
 
     Args:
         num_receivers: how many receivers the stream has, running or not.
-        receiver_executors: gives the ids of the executors that run receivers, or soon will.
+        receiver_executors: returns the ids of the executors that run receivers, or soon will.
     """
 
     def __init__(
@@ -156,7 +159,7 @@ class ExecutorAllocationManager:
         self._batch_interval_ms = batch_interval_ms
         self._receiver_executors = receiver_executors
         self._clock = clock
-        self._fewest = max(settings.min_executors or 1, num_receivers)
+        self._min_executors = max(settings.min_executors or 1, num_receivers)
         self._timer = RecurringTimer(
             clock, settings.scaling_interval_ms, lambda _: self.manage(), "executor-allocation"
         )
@@ -164,42 +167,44 @@ class ExecutorAllocationManager:
         self._processing_ms: list[int] = []
 
     def start(self) -> int:
-        """Look for the first time after one scaling interval. Returns when that will be, in ms."""
-        # Not at the next multiple of the interval, which may be now: the first batches of a stream
-        # are slow, and say little about the later ones.
+        """Look at the batches every scaling interval. Return the time of the first look, in ms."""
+        # One whole interval from now: the first batches of a stream are slow, and say little about the
+        # later ones.
         return self._timer.start(self._clock.now_ms() + self._settings.scaling_interval_ms)
 
     def stop(self) -> None:
-        """Executors stay as they are. May be called twice, and before :meth:`start`."""
+        """Stop scaling; executors stay as they are. May be called twice, and before :meth:`start`."""
         self._timer.stop()
 
     def onBatchCompleted(self, event: BatchCompleted) -> None:
-        """Called by the listener bus. A batch that failed says nothing about how long one takes."""
+        """Remember how long a batch took; the listener bus calls this. Failed batches do not count."""
         processing_ms = event.info.processing_delay_ms
         if processing_ms is not None and not event.info.failures:
             with self._lock:
                 self._processing_ms.append(processing_ms)
 
     def manage(self) -> None:
-        """Look once at the batches since the last look. The timer calls this."""
+        """Ask for executors, or give one back, by the batches since the last look. The timer calls this."""
         with self._lock:
             processing_ms, self._processing_ms = self._processing_ms, []
         if not processing_ms:
             return
         ratio = sum(processing_ms) / len(processing_ms) / self._batch_interval_ms
         if ratio >= self._settings.scaling_up_ratio:
-            # Halves go up, as in Spark; round() would take 2.5 to 2.
+            # Round halves up, as Spark does; round(2.5) is 2.
             self._ask_for(max(math.floor(ratio + 0.5), 1), ratio)
         elif ratio <= self._settings.scaling_down_ratio:
             self._give_one_back(ratio)
 
     def _ask_for(self, more: int, ratio: float) -> None:
         current = len(self._client.executors())
-        total = max(current + more, self._fewest)
+        total = max(current + more, self._min_executors)
         if self._settings.max_executors is not None:
             total = min(total, self._settings.max_executors)
         if total <= current:
-            logger.info("batches take %.2f of their interval, on all executors allowed", ratio)
+            logger.info(
+                "batches take %.2f of their interval, with the most executors allowed", ratio
+            )
         elif self._client.request_total(total):
             logger.info(
                 "batches take %.2f of their interval: asked for %d executors in all, from %d",
@@ -208,11 +213,11 @@ class ExecutorAllocationManager:
                 current,
             )
         else:
-            logger.warning("the cluster manager has refused to give %d executors", total)
+            logger.warning("the cluster manager refused to give %d executors", total)
 
     def _give_one_back(self, ratio: float) -> None:
         executors = self._client.executors()
-        if len(executors) <= self._fewest:
+        if len(executors) <= self._min_executors:
             return
         busy = set(self._receiver_executors())
         free = [each.executor_id for each in executors if each.executor_id not in busy]
@@ -222,9 +227,9 @@ class ExecutorAllocationManager:
         if self._client.kill(newest):
             logger.info("batches take %.2f of their interval: gave executor %s back", ratio, newest)
         else:
-            logger.warning("the cluster manager has refused to take executor %s back", newest)
+            logger.warning("the cluster manager refused to take executor %s back", newest)
 
 
 def _age_order(executor_id: str) -> tuple[int, str]:
-    """Spark counts executors: 10 is newer than 9."""
+    """Return a sort key by age: Spark numbers its executors, so 10 is newer than 9."""
     return (int(executor_id) if executor_id.isdecimal() else -1, executor_id)

@@ -1,4 +1,4 @@
-"""The Spark jobs that receivers run in."""
+"""The Spark jobs that run receivers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 class ReceiverJobs:
-    """Each receiver in a job of one task, each job on a thread of its own."""
+    """Runs each receiver in a Spark job of one task, and each job on a thread of its own."""
 
     def __init__(self, spark_context: SparkContext, setup: ExecutorSetup) -> None:
         self._sc = spark_context
@@ -34,12 +34,12 @@ class ReceiverJobs:
         self._is_cancelled = False
 
     def wait(self, timeout_s: float) -> bool:
-        """Until no receiver runs any more. False if that took too long."""
+        """Wait until no receiver runs any more. Return False after a timeout."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._running, timeout_s)
 
     def start_block_servers(self, executors: Sequence[ExecutorInfo]) -> None:
-        """Have a block server on each of these executors, where Spark lets a task run there."""
+        """Start a block server on each of these executors, where Spark finds a core for the task."""
         if self._setup.folders is not None or not executors:
             return
         self._name_jobs("starting block servers")
@@ -54,7 +54,7 @@ class ReceiverJobs:
         candidates: Sequence[Location],
         on_end: Callable[[str], None],
     ) -> None:
-        """Run a receiver; ``on_end`` gets the error that ended its job, or an empty text."""
+        """Run a receiver; call ``on_end`` with the error that ended its job, or an empty text."""
         with self._changed:
             if self._is_cancelled:
                 return
@@ -82,7 +82,7 @@ class ReceiverJobs:
                 each.location if isinstance(each, ExecutorInfo) else each for each in candidates
             ]
             if self._setup.folders is not None:
-                locations = []  # local mode: there is no choice
+                locations = []  # local mode has only one executor
             located = located_rdd(self._sc, [(receiver.pickled, locations)])
             failure = "".join(located.mapPartitions(task).collect())
         except BaseException as error:
@@ -97,7 +97,7 @@ class ReceiverJobs:
         self._sc.setJobGroup(self._group, description, interruptOnCancel=True)
 
     def cancel(self) -> None:
-        """End the jobs that run, and start no other."""
+        """Cancel the running jobs, and start no others."""
         with self._changed:
             self._is_cancelled = True
             is_running = bool(self._running)

@@ -1,4 +1,4 @@
-"""A receiver on its way to an executor."""
+"""Pickling a receiver for its way to an executor."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from tidemill.receivers.receiver import Receiver
 
 
 def pickle_receiver(receiver: Receiver, where: str) -> bytes:
-    """The receiver as bytes. What cannot travel is refused by its name; ``where`` is the user's line."""
+    """Pickle a receiver, or refuse the attribute that prevents it; ``where`` is the line of the program."""
     try:
         return bytes(cloudpickle.dumps(receiver))  # type: ignore[no-untyped-call]
     except Exception as error:
-        raise SourceError(f"{where}: {_culprit(receiver, error)}") from None
+        raise SourceError(
+            f"{where}: {_culprit(receiver, error)}", source=type(receiver).__name__
+        ) from None
 
 
 def _culprit(receiver: Receiver, error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""On the driver: what is known of each receiver."""
+"""The state of each receiver, as the driver knows it."""
 
 from __future__ import annotations
 
@@ -14,23 +14,27 @@ from tidemill.spark.session.executor_info import ExecutorInfo, Location
 
 
 @dataclass
-class Tracked:
-    """``attempt`` counts the starts of a receiver: who is not the latest has nothing to say any more.
+class TrackedReceiver:
+    """One receiver.
 
-    ``is_over``: it has ended by itself, for good. ``in_vain``: how many of its latest starts have failed
-    before it could register.
+    Attributes:
+        attempt: the number of its latest start; messages of earlier starts are ignored.
+        endpoint: where it listens while it runs, or empty.
+        rate: its rate limit in records a second, or None without one.
+        has_ended: True when it has ended by itself, for good.
+        failed_starts: how many starts in a row have failed before the receiver registered.
     """
 
     info: ReceiverTrackingInfo
     attempt: int = 0
     endpoint: str = ""
     rate: float | None = None
-    is_over: bool = False
-    in_vain: int = 0
+    has_ended: bool = False
+    failed_starts: int = 0
 
 
 class ReceiverRegistry:
-    """The states of all receivers. Safe for threads.
+    """The states of all receivers. Thread-safe.
 
     ::
 
@@ -40,18 +44,20 @@ class ReceiverRegistry:
     def __init__(self, receivers: Iterable[tuple[int, str]]) -> None:
         self._lock = threading.Lock()
         self._tracked = {
-            stream_id: Tracked(ReceiverTrackingInfo(stream_id, ReceiverState.INACTIVE, name=name))
+            stream_id: TrackedReceiver(
+                ReceiverTrackingInfo(stream_id, ReceiverState.INACTIVE, name=name)
+            )
             for stream_id, name in receivers
         }
         self._accepts = True
 
     # -- what happens to a receiver ------------------------------------------------------------
 
-    def scheduled(self, stream_id: int, candidates: tuple[Location, ...]) -> int | None:
-        """It is sent to its candidates. The number of this start; None if it is not to start any more."""
+    def schedule(self, stream_id: int, candidates: tuple[Location, ...]) -> int | None:
+        """Begin a start on these candidates. Return its number, or None if the receiver may not start."""
         with self._lock:
             tracked = self._tracked[stream_id]
-            if not self._accepts or tracked.is_over:
+            if not self._accepts or tracked.has_ended:
                 return None
             tracked.attempt += 1
             tracked.info = replace(
@@ -60,48 +66,48 @@ class ReceiverRegistry:
             return tracked.attempt
 
     def register(self, message: RegisterReceiver) -> bool:
-        """It may run where it was sent to, in its latest attempt, unless all are to end."""
+        """Return True if a receiver may run here: it is its latest attempt, on one of its candidates."""
         here = ExecutorInfo(message.executor_id, message.host, 0)
         with self._lock:
             if not self._accepts or not self._is_latest(message.stream_id, message.attempt):
                 return False
             tracked = self._tracked[message.stream_id]
             if tracked.info.state is not ReceiverState.SCHEDULED:
-                return False  # an attempt that has registered, or whose job has ended, is no news
+                return False  # this attempt has registered before, or its job has ended
             candidates = tracked.info.scheduled or ()
             if candidates and not still_alive(candidates, [here]):
                 return False
             tracked.endpoint = message.endpoint
-            tracked.in_vain = 0
+            tracked.failed_starts = 0
             tracked.info = replace(
                 tracked.info, state=ReceiverState.ACTIVE, running=here, name=message.name
             )
             return True
 
     def deregister(self, stream_id: int, attempt: int) -> bool:
-        """It has ended by itself, or because it was asked to. False if it is not one that was running."""
+        """Note that a receiver has ended, by itself or on request. Return False if it was not running."""
         with self._lock:
             if not self._is_latest(stream_id, attempt):
                 return False
             tracked = self._tracked[stream_id]
             was_active = tracked.info.state is ReceiverState.ACTIVE
-            tracked.is_over = self._accepts
-            self._became_inactive(stream_id)
+            tracked.has_ended = self._accepts
+            self._set_inactive(stream_id)
             return was_active
 
-    def job_ended(self, stream_id: int, attempt: int) -> Tracked | None:
-        """What was known of it until now; None if that was not the job that counts."""
+    def job_ended(self, stream_id: int, attempt: int) -> TrackedReceiver | None:
+        """Note that the job of a receiver has ended. Return its state before; None for an old attempt."""
         with self._lock:
             if not self._is_latest(stream_id, attempt):
                 return None
             tracked = self._tracked[stream_id]
             before = replace(tracked)
-            self._became_inactive(stream_id)
+            self._set_inactive(stream_id)
             if before.info.state is ReceiverState.SCHEDULED:
-                tracked.in_vain += 1
+                tracked.failed_starts += 1
             return before
 
-    def error(self, stream_id: int, message: str, error: str, now_ms: int) -> None:
+    def record_error(self, stream_id: int, message: str, error: str, now_ms: int) -> None:
         with self._lock:
             tracked = self._tracked[stream_id]
             tracked.info = replace(
@@ -112,13 +118,13 @@ class ReceiverRegistry:
             )
 
     def set_rate(self, stream_id: int, rate: float) -> str:
-        """Remember the rate for its next start. Where to tell it now, if it runs."""
+        """Set the rate limit of a receiver. Return the endpoint to tell, or empty if it does not run."""
         with self._lock:
             self._tracked[stream_id].rate = rate
             return self._tracked[stream_id].endpoint
 
     def refuse_all(self) -> list[str]:
-        """All are to end, and none is to start. Where to tell those that run."""
+        """Let no receiver start or register any more. Return the endpoints of those that run."""
         with self._lock:
             self._accepts = False
             return [each.endpoint for each in self._tracked.values() if each.endpoint]
@@ -126,7 +132,7 @@ class ReceiverRegistry:
     def _is_latest(self, stream_id: int, attempt: int) -> bool:
         return stream_id in self._tracked and self._tracked[stream_id].attempt == attempt
 
-    def _became_inactive(self, stream_id: int) -> None:
+    def _set_inactive(self, stream_id: int) -> None:
         tracked = self._tracked[stream_id]
         tracked.endpoint = ""
         tracked.info = replace(tracked.info, state=ReceiverState.INACTIVE, running=None)
@@ -138,19 +144,20 @@ class ReceiverRegistry:
 
     @property
     def accepts(self) -> bool:
-        """False once all receivers are to end."""
+        """False from :meth:`refuse_all` on."""
         return self._accepts
 
     def may_start(self, stream_id: int) -> bool:
-        """False once it has ended for good, or all are to end."""
+        """Return False if a receiver has ended for good, or after :meth:`refuse_all`."""
         with self._lock:
-            return self._accepts and not self._tracked[stream_id].is_over
+            return self._accepts and not self._tracked[stream_id].has_ended
 
     def is_latest(self, stream_id: int, attempt: int) -> bool:
         with self._lock:
             return self._is_latest(stream_id, attempt)
 
-    def of(self, stream_id: int) -> Tracked:
+    def get(self, stream_id: int) -> TrackedReceiver:
+        """Return a copy of what is known of a receiver."""
         with self._lock:
             return replace(self._tracked[stream_id])
 
@@ -161,8 +168,8 @@ class ReceiverRegistry:
             return {id_: each.info for id_, each in self._tracked.items() if where(each.info)}
 
     def receiver_info(self, stream_id: int) -> ReceiverInfo:
-        """As listeners see it."""
-        info = self.of(stream_id).info
+        """Return what listeners see of a receiver."""
+        info = self.get(stream_id).info
         running = info.running
         return ReceiverInfo(
             stream_id,

@@ -1,15 +1,15 @@
-"""What is said of errors that come again and again."""
+"""Logging errors that repeat without filling the log."""
 
 from __future__ import annotations
 
 import threading
 from collections import Counter
 
-REMEMBERED = 100
+MAX_KINDS = 100
 
 
 class RepeatedErrors:
-    """The first of a kind is said in full; of the others the 2nd, the 4th, the 8th and so on, in a line.
+    """Logs the first error of a kind in full, then only the 2nd, 4th, 8th, ... in one line.
 
     >>> errors = RepeatedErrors()
     >>> errors.text("no connection", "")
@@ -23,11 +23,11 @@ class RepeatedErrors:
         self._counts: Counter[tuple[str, str]] = Counter()
 
     def text(self, message: str, error: str) -> str | None:
-        """What to say of an error now, if anything. ``error`` is its traceback, or empty."""
+        """Return what to log of an error, or None for nothing. ``error`` is its traceback, or empty."""
         lines = error.rstrip().splitlines()
         kind = (message, lines[-1] if lines else "")
         with self._lock:
-            if len(self._counts) > REMEMBERED:
+            if len(self._counts) > MAX_KINDS:
                 self._counts.clear()
             self._counts[kind] += 1
             count = self._counts[kind]

@@ -1,16 +1,16 @@
-"""Where receivers are to run.
+"""Deciding where receivers run.
 
 A receiver holds a core for as long as the stream runs, and the network of its host with it. Left to
 Spark's task scheduler, which fills one executor before it looks at the next, all receivers may end up
 on one of them. So the driver decides, in two situations:
 
 - at the first start, for all receivers together: :func:`schedule_receivers`;
-- when one has to start again: IF some of its old candidates are left, on those (:func:`still_alive`),
-  ELSE on the executors that have the least to do (:func:`reschedule_receiver`).
+- when one has to start again: IF some of its old candidates are alive, on those (:func:`still_alive`),
+  ELSE on the least loaded executors (:func:`reschedule_receiver`).
 
-The answer is always a tuple of candidates, the best first: executors, or the name of a host where no
-executor is yet. An empty tuple leaves the choice to Spark. The same input always gets the same answer:
-between equals, the first in the given order is taken.
+The answer is always a tuple of candidates, the best first: executors, or the name of a host that has no
+executor yet. An empty tuple leaves the choice to Spark. The same input always gets the same answer: of equal
+executors, the first in the given order wins.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from tidemill.spark.session.executor_info import ExecutorInfo, Location
 def schedule_receivers(
     receivers: Sequence[tuple[int, str | None]], executors: Sequence[ExecutorInfo]
 ) -> dict[int, tuple[Location, ...]]:
-    """The candidates of every receiver, by stream id, spread evenly over the executors.
+    """Return the candidates of every receiver, by stream id, spread evenly over the executors.
 
     ``receivers`` are pairs of a stream id and the host the receiver prefers, or None.
 
-    1. A receiver that prefers a host gets the executor there that has the fewest receivers. If none is
-       there, it gets the host: an executor may come up on it later.
-    2. Every other receiver gets the executor that has the fewest.
-    3. An executor that nobody got becomes one more candidate of the receiver that has the fewest, so
+    1. A receiver that prefers a host gets the executor there that has the fewest receivers. If the host has
+       no executor, the receiver gets the host: an executor may start on it later.
+    2. Every other receiver gets the executor that has the fewest receivers.
+    3. An executor without a receiver becomes one more candidate of the receiver that has the fewest, so
        that a receiver finds a place even if its first choice has just died. A receiver that prefers a
-       host gets no candidate elsewhere: Spark would take it as readily as the one on the host.
+       host gets no candidate elsewhere: Spark would take that as readily as the one on the host.
     """
     candidates: dict[int, list[Location]] = {stream_id: [] for stream_id, _ in receivers}
     load = dict.fromkeys(executors, 0)
@@ -44,7 +44,7 @@ def schedule_receivers(
         load[least_loaded] += 1
         candidates[stream_id].append(least_loaded)
 
-    # 1. those that prefer a host
+    # 1. receivers that prefer a host
     for stream_id, preferred_host in receivers:
         if preferred_host is None:
             continue
@@ -53,11 +53,11 @@ def schedule_receivers(
             give(stream_id, on_host)
         else:
             candidates[stream_id].append(preferred_host)
-    # 2. all others
+    # 2. all other receivers
     for stream_id, preferred_host in receivers:
         if preferred_host is None and executors:
             give(stream_id, executors)
-    # 3. executors that are left
+    # 3. executors without a receiver
     for executor in executors:
         takers = [id_ for id_, preferred in receivers if preferred in (None, executor.host)]
         if load[executor] == 0 and takers:
@@ -71,15 +71,15 @@ def reschedule_receiver(
     tracking: Mapping[int, ReceiverTrackingInfo],
     executors: Sequence[ExecutorInfo],
 ) -> tuple[Location, ...]:
-    """The candidates of one receiver, by its stream id, that has to start again among running ones.
+    """Return the candidates of one receiver that has to start again while others run.
 
-    They are all executors that have nothing to do; if there are none, those with the least weight.
-    The weight of an executor is 1 for each receiver that runs on it, and 1/n for each that has been
-    sent to n candidates, of which it is one. What ``tracking`` says of the receiver itself does not
-    count: it is leaving that place.
+    The candidates are all executors without any load; if there are none, those with the least weight. The
+    weight of an executor is 1 for each receiver that runs on it, and 1/n for each that was sent to n
+    candidates, one of which it is. The receiver's own entry in ``tracking`` does not count: it leaves that
+    place.
 
-    A receiver that prefers a host chooses among the executors there. If there are none, the host is
-    its first candidate, and the least loaded executors elsewhere follow, so that it runs meanwhile.
+    A receiver that prefers a host chooses among the executors there. If the host has none, it is the first
+    candidate, and the least loaded executors elsewhere follow, so that the receiver runs meanwhile.
     """
     others = [info for stream_id, info in tracking.items() if stream_id != receiver]
     weights = _weights(others, executors)
@@ -94,10 +94,10 @@ def reschedule_receiver(
 def still_alive(
     old_candidates: Sequence[Location], executors: Sequence[ExecutorInfo]
 ) -> tuple[Location, ...]:
-    """Those of a receiver's candidates that can be used now, in their order.
+    """Return those of a receiver's candidates that can be used now, in their order.
 
-    A host can be used while some executor is on it. With one executor in ``executors``, the answer
-    tells whether that one is among the candidates.
+    A host can be used while it has an executor. With a single executor in ``executors``, the answer tells
+    whether that one is among the candidates.
     """
     ids = {executor.executor_id for executor in executors}
     hosts = {executor.host for executor in executors}
@@ -115,8 +115,8 @@ def _on_host(host: str, executors: Sequence[ExecutorInfo]) -> list[ExecutorInfo]
 def _weights(
     infos: Sequence[ReceiverTrackingInfo], executors: Sequence[ExecutorInfo]
 ) -> dict[str, Fraction]:
-    """The weight of each living executor, by its id."""
-    # Fractions, because six times 1/6 is less than 1 to a float, and would not be a tie.
+    """Return the weight of each living executor, by its id."""
+    # Fractions, because six times 1/6 is less than 1 as a float, and would not tie with 1.
     weights = {executor.executor_id: Fraction(0) for executor in executors}
     for info in infos:
         match info.state:
@@ -135,6 +135,6 @@ def _weights(
 def _lightest(
     executors: Sequence[ExecutorInfo], weights: Mapping[str, Fraction]
 ) -> tuple[ExecutorInfo, ...]:
-    """All executors of the least weight; if some have none at all, those are the ones."""
+    """Return all executors of the least weight."""
     least = min((weights[executor.executor_id] for executor in executors), default=None)
     return tuple(each for each in executors if weights[each.executor_id] == least)

@@ -1,4 +1,4 @@
-"""On the driver: starts receivers, watches them, and takes their blocks over."""
+"""The receiver tracker: starts receivers, watches them, and passes their blocks on to the block tracker."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ if TYPE_CHECKING:
 
 FIRST_PAUSE_MS = 250
 LONGEST_PAUSE_MS = 30_000
-KEEPS_TO_ITS_PLACE = 3
-"""After so many starts in vain, a receiver may run on any executor that has a core for it."""
+FAILED_STARTS_BEFORE_MOVING = 3
+"""After this many failed starts, a receiver may run on any executor that has a core for it."""
 
 logger = logging.getLogger(__name__)
 
@@ -85,7 +85,7 @@ FROM_EXECUTORS: dict[str, type[Message]] = {
 
 @dataclass(frozen=True)
 class ReceiverInput:
-    """An input stream that has a receiver. ``name`` is what the checkpoint calls it."""
+    """An input stream that has a receiver. ``name`` is its name in the checkpoint."""
 
     stream_id: int
     name: str
@@ -94,11 +94,11 @@ class ReceiverInput:
 
 
 class ReceiverTracker:
-    """All receivers of a stream.
+    """Starts, watches and restarts all receivers of a stream.
 
-    Every receiver runs in a Spark job of its own, one job after the other: how often it is restarted is
-    not limited by what Spark allows a task. What has to do with starting is handled by one thread, in
-    order; what executors say is answered at once, on the thread that hears it.
+    Every start of a receiver is a Spark job of its own, so Spark's limit on the failures of a task does not
+    limit restarts. One thread handles all starts, in order; calls of executors are answered at once, on the
+    thread of the call.
     """
 
     def __init__(
@@ -136,9 +136,9 @@ class ReceiverTracker:
         self._events.post(StartAllReceivers())
 
     def stop_receivers(self, message: str, timeout_s: float) -> bool:
-        """Ask all receivers to end, and wait until they have. False if some have not.
+        """Ask all receivers to end, and wait for them. Return False if some still run after ``timeout_s``.
 
-        What they have stored is known to the block tracker by then.
+        When they have ended, the block tracker knows everything they have stored.
         """
         self.ask(StopAllReceivers(message))
         return self._jobs.wait(timeout_s)
@@ -150,10 +150,10 @@ class ReceiverTracker:
         try:
             self._jobs.cancel()
         except Exception as error:  # Spark may be gone, and its jobs with it
-            logger.info("the jobs of receivers could not be cancelled: %s", error)
+            logger.info("cannot cancel the jobs of receivers: %s", error)
         self._blocks.close()
         self._events.stop()
-        self._calls.stop_block_servers(self._block_servers.take_all())
+        self._calls.stop_block_servers(self._block_servers.remove_all())
         self._calls.close()
 
     def ask(
@@ -177,7 +177,7 @@ class ReceiverTracker:
         return self._registry.receiver_info(stream_id)
 
     def executors_with_receivers(self) -> set[str]:
-        """Those that run one, and those that one has been sent to."""
+        """Return the ids of executors that run a receiver, or are candidates of one that is starting."""
         return {
             place.executor_id
             for info in self._registry.infos(
@@ -187,7 +187,7 @@ class ReceiverTracker:
             if isinstance(place, ExecutorInfo)
         }
 
-    # -- what the driver tells itself ----------------------------------------------------------
+    # -- events of the driver ------------------------------------------------------------------
 
     def update_rate(self, stream_id: int, rate: float) -> None:
         self._events.post(UpdateReceiverRateLimit(stream_id, rate))
@@ -215,7 +215,7 @@ class ReceiverTracker:
 
     def _start_all(self) -> None:
         try:
-            self._have_block_servers(self._executors.executors())
+            self._ensure_block_servers(self._executors.executors())
             candidates = schedule_receivers(
                 [(stream_id, self._preferred_host(stream_id)) for stream_id in self._inputs],
                 self._executors.executors(),
@@ -230,14 +230,14 @@ class ReceiverTracker:
     def _restart(self, stream_id: int) -> None:
         """Start a receiver again.
 
-        IF it has been started in vain several times, where Spark likes: its place may have no core left.
+        IF several starts have failed, wherever Spark likes: its place may have no core left.
         ELSE IF some of its old candidates are alive, on those. ELSE on the least loaded executors.
         """
-        known = self._registry.of(stream_id)
+        known = self._registry.get(stream_id)
         try:
             executors = self._executors.executors()
-            self._have_block_servers(executors)
-            if known.in_vain >= KEEPS_TO_ITS_PLACE:
+            self._ensure_block_servers(executors)
+            if known.failed_starts >= FAILED_STARTS_BEFORE_MOVING:
                 candidates: tuple[Location, ...] = ()
             else:
                 candidates = still_alive(
@@ -252,41 +252,45 @@ class ReceiverTracker:
 
     def _not_started(self, stream_id: int, error: Exception) -> None:
         text = "".join(traceback.format_exception(error))
-        self._note_error(stream_id, "it could not be sent to an executor; it is tried again", text)
+        self._on_receiver_error(
+            stream_id, "it could not be sent to an executor, which is tried again", text
+        )
         self._restart_after(stream_id, LONGEST_PAUSE_MS)
 
-    def _have_block_servers(self, executors: Sequence[ExecutorInfo]) -> None:
-        """On all executors that are alive. Where that fails, there is one place less for copies."""
+    def _ensure_block_servers(self, executors: Sequence[ExecutorInfo]) -> None:
+        """Start missing block servers. An executor without one only keeps no copies for others."""
         try:
-            self._jobs.start_block_servers(self._block_servers.without_one(executors))
+            self._jobs.start_block_servers(self._block_servers.executors_without(executors))
         except Exception as error:
-            logger.warning("block servers could not be started: %s", error)
+            logger.warning("cannot start block servers: %s", error)
 
     def _preferred_host(self, stream_id: int) -> str | None:
         try:
             return self._inputs[stream_id].receiver.preferredLocation()
         except Exception as error:
             text = "".join(traceback.format_exception(error))
-            self._note_error(stream_id, "its preferredLocation() failed; it may run anywhere", text)
+            self._on_receiver_error(
+                stream_id, "its preferredLocation() failed; it may run anywhere", text
+            )
             return None
 
     def _launch(self, stream_id: int, candidates: tuple[Location, ...]) -> None:
-        attempt = self._registry.scheduled(stream_id, candidates)
+        attempt = self._registry.schedule(stream_id, candidates)
         if attempt is not None:
             self._jobs.launch(
                 self._inputs[stream_id],
                 attempt,
                 candidates,
-                lambda error: self._on_job_thread_end(stream_id, attempt, error),
+                lambda error: self._events.post(ReceiverJobEnded(stream_id, attempt, error)),
             )
 
-    def _on_job_thread_end(self, stream_id: int, attempt: int, error: str) -> None:
-        self._events.post(ReceiverJobEnded(stream_id, attempt, error))
-
     def _on_job_ended(self, stream_id: int, attempt: int, error: str) -> None:
-        """IF the receiver has ended for good, or all are to end, it stays so. ELSE IF it ran and no error is
-        known, such as when its executor was lost, it is started again at once. ELSE later, and later and
-        later if it does not even get as far as to register."""
+        """Decide what follows the end of a receiver's job.
+
+        IF the receiver has ended for good, or all are stopping, nothing. ELSE IF it ran and no error is
+        known, as when its executor was lost, start it again at once. ELSE start it later, and later still
+        after each start that fails before it registers.
+        """
         before = self._registry.job_ended(stream_id, attempt)
         if before is None:
             return
@@ -294,7 +298,7 @@ class ReceiverTracker:
         was_active = before.info.state is ReceiverState.ACTIVE
         may_start = self._registry.may_start(stream_id)
         if error and may_start:
-            self._note_error(stream_id, "its task has ended; it is started again", error)
+            self._on_receiver_error(stream_id, "its task has ended, and it is started again", error)
         if was_active:
             self._post(ReceiverStopped(self._registry.receiver_info(stream_id)))
         if not may_start:
@@ -302,7 +306,7 @@ class ReceiverTracker:
         if was_active and not error:
             self._restart(stream_id)
         else:
-            self._restart_after(stream_id, pause_ms(before.in_vain))
+            self._restart_after(stream_id, pause_ms(before.failed_starts))
 
     def _restart_after(self, stream_id: int, delay_ms: int) -> None:
         until_ms = self._clock.now_ms() + delay_ms
@@ -316,15 +320,15 @@ class ReceiverTracker:
     def _cleanup(self, blocks: Sequence[BlockInfo]) -> None:
         self._cleaner.clean(blocks)
         for stream_id in {block.stream_id for block in blocks}:
-            if stream_id in self._registry and (endpoint := self._registry.of(stream_id).endpoint):
+            if stream_id in self._registry and (endpoint := self._registry.get(stream_id).endpoint):
                 ids = tuple(b.block_id for b in blocks if b.stream_id == stream_id)
                 held = self._blocks.held_bytes(self._inputs[stream_id].name)
                 self._calls.cleanup(endpoint, ids, held)
 
-    # -- what executors say --------------------------------------------------------------------
+    # -- calls of executors --------------------------------------------------------------------
 
     def answer(self, name: str, body: bytes) -> bytes:
-        """What executors call: the name of a message, and the message."""
+        """Handle the message ``name`` of an executor, and return the answer."""
         message = decode(FROM_EXECUTORS[name], body)
         match message:
             case RegisterReceiver():
@@ -333,7 +337,7 @@ class ReceiverTracker:
                 return self._add_block(message).encode()
             case ReportError():
                 if message.stream_id in self._registry:
-                    self._note_error(message.stream_id, message.message, message.error)
+                    self._on_receiver_error(message.stream_id, message.message, message.error)
             case DeregisterReceiver():
                 self._deregister(message)
             case AddBlockServer():
@@ -342,12 +346,12 @@ class ReceiverTracker:
 
     def _register(self, message: RegisterReceiver) -> Registered:
         if not self._registry.register(message):
-            logger.info("a receiver is turned away: %s", message)
+            logger.info("refused a receiver: %s", message)
             return Registered(False, None, 0)
         self._post(ReceiverStarted(self._registry.receiver_info(message.stream_id)))
         return Registered(
             True,
-            self._registry.of(message.stream_id).rate,
+            self._registry.get(message.stream_id).rate,
             self._blocks.held_bytes(self._inputs[message.stream_id].name),
             self._block_servers.as_replicas(),
         )
@@ -355,10 +359,10 @@ class ReceiverTracker:
     def _add_block(self, message: AddBlock) -> BlockAdded:
         info = message.info
         if not self._registry.is_latest(info.stream_id, message.attempt):
-            return BlockAdded(False, 0, "this receiver has been replaced by another")
+            return BlockAdded(False, 0, "another start has replaced this receiver")
         name = self._inputs[info.stream_id].name
         try:
-            accepted = self._blocks.add(name, info, self._cleaner.note)
+            accepted = self._blocks.add(name, info, self._cleaner.on_new_block)
         except (TidemillError, OSError) as error:
             return BlockAdded(False, self._blocks.held_bytes(name), str(error))
         reason = "" if accepted else "the stream has been stopped"
@@ -368,29 +372,29 @@ class ReceiverTracker:
         if not self._registry.deregister(message.stream_id, message.attempt):
             return
         if message.error:
-            self._note_error(message.stream_id, message.message, message.error)
+            self._on_receiver_error(message.stream_id, message.message, message.error)
         else:
-            by_itself = self._registry.accepts
+            ended_by_itself = self._registry.accepts
             name = self._inputs[message.stream_id].name
-            level = logging.WARNING if by_itself else logging.INFO
+            level = logging.WARNING if ended_by_itself else logging.INFO
             logger.log(level, "receiver of %s has stopped for good: %s", name, message.message)
-            if by_itself:
+            if ended_by_itself:
                 now_ms = self._clock.now_ms()
-                self._registry.error(message.stream_id, message.message, "", now_ms)
+                self._registry.record_error(message.stream_id, message.message, "", now_ms)
         self._post(ReceiverStopped(self._registry.receiver_info(message.stream_id)))
 
-    def _note_error(self, stream_id: int, message: str, error: str) -> None:
-        self._registry.error(stream_id, message, error, self._clock.now_ms())
+    def _on_receiver_error(self, stream_id: int, message: str, error: str) -> None:
+        self._registry.record_error(stream_id, message, error, self._clock.now_ms())
         name = self._inputs[stream_id].name
         if text := self._errors[stream_id].text(message, error):
             logger.warning("receiver of %s: %s", name, text)
         self._post(ReceiverReportedError(self._registry.receiver_info(stream_id)))
 
 
-def pause_ms(in_vain: int) -> int:
-    """How long to wait before a receiver is started again of which so many starts were in vain.
+def pause_ms(failed_starts: int) -> int:
+    """Return how long to wait before the next start of a receiver, after failed ones.
 
     >>> [pause_ms(starts) for starts in (0, 1, 2, 6, 7, 10**9)]
     [250, 500, 1000, 16000, 30000, 30000]
     """
-    return min(LONGEST_PAUSE_MS, FIRST_PAUSE_MS << min(in_vain, 10))
+    return min(LONGEST_PAUSE_MS, FIRST_PAUSE_MS << min(failed_starts, 10))

@@ -1,4 +1,4 @@
-"""What the driver knows of one receiver."""
+"""The driver's knowledge of one receiver."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from tidemill.spark.session.executor_info import ExecutorInfo, Location
 
 
 class ReceiverState(Enum):
-    INACTIVE = "inactive"  # runs nowhere: not started yet, ended, or lost with its executor
+    INACTIVE = "inactive"  # it runs nowhere: not started yet, ended, or lost with its executor
     SCHEDULED = "scheduled"  # its task is on the way to one of its candidates
     ACTIVE = "active"  # it has registered, and runs
 
 
 @dataclass(frozen=True)
 class ReceiverTrackingInfo:
-    """One receiver, now. A change makes a new one (``dataclasses.replace``).
+    """The state of one receiver at one moment. Change it with ``dataclasses.replace``.
 
     Attributes:
-        scheduled: the candidates it was sent to, best first; empty: any executor; None: not sent.
-        running: the executor that it runs on. An active receiver has one.
-        name: what the UI calls it.
-        last_error_message: the last error, in the words of whoever reported it; empty if none.
+        scheduled: the candidates it was sent to, best first; empty for any executor; None before that.
+        running: the executor on which it runs, or None; an active receiver has one.
+        name: its name in the UI.
+        last_error_message: the message of the last error; empty if there was none.
         last_error: the traceback of that error; empty if there was none.
-        last_error_ms: when that was, or None.
+        last_error_ms: the time of that error, or None.
     """
 
     stream_id: int
