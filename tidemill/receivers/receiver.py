@@ -128,7 +128,7 @@ class Receiver(ABC):
         if self._supervisor is None:
             raise IllegalStateError(
                 "this receiver does not run on an executor: pass it to "
-                "StreamingContext.receiverStream(), and call store() and the like only after onStart()"
+                "StreamingContext.receiverStream(), and call store() and the like from onStart() on"
             )
         return self._supervisor
 

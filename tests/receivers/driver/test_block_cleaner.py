@@ -120,7 +120,7 @@ def test_a_segment_that_cannot_be_deleted_is_tried_again(
         patched.setattr(it.storage, "delete", fail)
         it.cleaner.clean(blocks[:1])
     assert it.left() == [old, new]
-    assert f"{old} is not needed and cannot be deleted" in caplog.text
+    assert f"cannot delete {old}, which is no longer needed" in caplog.text
     it.cleaner.clean(blocks[1:2])
     assert it.left() == [new]
 
@@ -157,7 +157,7 @@ def test_files_that_cannot_be_deleted_are_reported(
     cleaner = BlockCleaner(cast(Any, FakeCalls()), BlockFiles(folders))
     (tmp_path / "blocks" / block(0).block_id).mkdir()
     cleaner.clean([block(0)])
-    assert "blocks that are done cannot be deleted" in caplog.text
+    assert "cannot delete blocks that are done" in caplog.text
 
 
 # -- whatever happens ------------------------------------------------------------------------------

@@ -104,7 +104,7 @@ def test_receivers_start_also_where_block_servers_do_not(caplog: pytest.LogCaptu
     it.jobs.error = RuntimeError("no python there")
     it.tracker.start()
     it.launches(1)
-    assert "block servers could not be started: no python there" in caplog.text
+    assert "cannot start block servers: no python there" in caplog.text
     it.tracker.stop()
 
 
@@ -218,7 +218,7 @@ def test_an_attempt_that_was_replaced_has_nothing_to_say() -> None:
         assert it.register(0, 2, on).accepted
         assert not it.register(0, 1, on).accepted
         late = it.add_block(block(1))
-        assert late == BlockAdded(False, 0, "this receiver has been replaced by another")
+        assert late == BlockAdded(False, 0, "another start has replaced this receiver")
         it.deregister(0, 1, "I was slow", "an error")
         first.end("some error")
         it.settle()

@@ -70,7 +70,7 @@ class Guarded(Idle):
     ],
 )
 def test_a_receiver_that_does_not_run_says_so(call: Callable[[Receiver], Any]) -> None:
-    with pytest.raises(IllegalStateError, match=r"give it to StreamingContext\.receiverStream"):
+    with pytest.raises(IllegalStateError, match=r"pass it to StreamingContext\.receiverStream"):
         call(Idle())
 
 

@@ -253,7 +253,7 @@ class ReceiverTracker:
     def _not_started(self, stream_id: int, error: Exception) -> None:
         text = "".join(traceback.format_exception(error))
         self._on_receiver_error(
-            stream_id, "it could not be sent to an executor, which is tried again", text
+            stream_id, "it could not be sent to an executor; trying again", text
         )
         self._restart_after(stream_id, LONGEST_PAUSE_MS)
 
@@ -298,7 +298,7 @@ class ReceiverTracker:
         was_active = before.info.state is ReceiverState.ACTIVE
         may_start = self._registry.may_start(stream_id)
         if error and may_start:
-            self._on_receiver_error(stream_id, "its task has ended, and it is started again", error)
+            self._on_receiver_error(stream_id, "its task has ended; it is started again", error)
         if was_active:
             self._post(ReceiverStopped(self._registry.receiver_info(stream_id)))
         if not may_start:
