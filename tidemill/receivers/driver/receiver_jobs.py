@@ -52,7 +52,7 @@ class ReceiverJobs:
         receiver: ReceiverInput,
         attempt: int,
         candidates: Sequence[Location],
-        on_end: Callable[[str], None],
+        on_end: Callable[[str], object],
     ) -> None:
         """Run a receiver; call ``on_end`` with the error that ended its job, or an empty text."""
         with self._changed:
@@ -71,7 +71,7 @@ class ReceiverJobs:
         receiver: ReceiverInput,
         attempt: int,
         candidates: Sequence[Location],
-        on_end: Callable[[str], None],
+        on_end: Callable[[str], object],
     ) -> None:
         failure = ""
         try:
