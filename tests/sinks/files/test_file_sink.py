@@ -91,10 +91,10 @@ def test_the_manifest_is_the_one_that_is_drawn(query: FakeQuery, target: Path) -
 def test_the_manifest_is_compacted_and_cleaned(
     spark: SparkSession, tmp_path: Path, target: Path
 ) -> None:
-    clock = ManualClock(1 << 42)  # long after the files of this test
+    clock = ManualClock(1 << 42)  # long after the files of a restarted query
     settings_ = {
         "spark.sql.streaming.fileSink.log.compactInterval": "3",
-        "spark.sql.streaming.minBatchesToRetain": "2",
+        "spark.sql.streaming.minBatchesToRetain": "6",
     }
     query = FakeQuery(spark, tmp_path / "checkpoint")
     rows = spark.range(1).selectExpr("id k", "'a' v").coalesce(1)
@@ -102,21 +102,25 @@ def test_the_manifest_is_compacted_and_cleaned(
         spark.conf.set(key, value)
     try:
         query.start(FileSink("json", str(target), clock=clock))
-        for batch_id in range(7):
+        for batch_id in range(10):
             query.write(batch_id, rows)
             assert spark.read.json(str(target)).count() == batch_id + 1
+        names = {path.name for path in (target / "_spark_metadata").iterdir()}
+        kept = {".tidemill", "2.compact", "3", "4", "5.compact", "6", "7", "8.compact", "9"}
+        assert names == {*kept, "0", "1"}
+        clock.advance(600_001)
         query.start(FileSink("json", str(target), clock=clock))
-        query.write(7, rows)
+        query.write(10, rows)
     finally:
         for key in settings_:
             spark.conf.unset(key)
     names = {path.name for path in (target / "_spark_metadata").iterdir()}
-    assert names == {".tidemill", "2.compact", "3", "4", "5.compact", "6", "7"}
-    assert spark.read.json(str(target)).count() == 8
+    assert names == {*kept, "10"}
+    assert spark.read.json(str(target)).count() == 11
     # An interval that others have begun with is gone on with.
     query.start(FileSink("json", str(target), clock=clock))
-    query.write(8, rows)
-    assert (target / "_spark_metadata" / "8.compact").exists()
+    query.write(11, rows)
+    assert (target / "_spark_metadata" / "11.compact").exists()
 
 
 def test_retention_takes_old_files_out_of_the_manifest(

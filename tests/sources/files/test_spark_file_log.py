@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from tests.checkpoint.drawings import drawings, files_in
+from tidemill.checkpoint.compact_log import CompactLogSettings
 from tidemill.checkpoint.local_storage import LocalStorage
 from tidemill.errors import DamagedCheckpointError, OptionError
 from tidemill.sources.files import spark_file_log
-from tidemill.sources.files.spark_file_log import FileEntry, FileLogSettings, SparkFileLog
+from tidemill.sources.files.spark_file_log import FileEntry, SparkFileLog
 from tidemill.testing import ManualClock
 
 
@@ -25,7 +26,7 @@ def entries(number: int, count: int = 1) -> list[FileEntry]:
 
 def new_log(folder: Path, clock: ManualClock | None = None, **settings: Any) -> SparkFileLog:
     return SparkFileLog(
-        LocalStorage(str(folder)), clock or ManualClock(1 << 42), FileLogSettings(**settings)
+        LocalStorage(str(folder)), clock or ManualClock(1 << 42), CompactLogSettings(**settings)
     )
 
 
@@ -190,9 +191,13 @@ def test_settings_have_spark_s_names() -> None:
         "spark.sql.streaming.fileSource.log.cleanupDelay": "90s",
         "spark.sql.streaming.fileSource.log.deletion": "false",
     }
-    assert FileLogSettings.read(given_settings) == FileLogSettings(3, False, 90_000, 100)
+    assert CompactLogSettings.read(given_settings, "fileSource") == CompactLogSettings(
+        3, False, 90_000, 100
+    )
     with pytest.raises(OptionError, match=r"compactInterval is '0'"):
-        FileLogSettings.read({"spark.sql.streaming.fileSource.log.compactInterval": "0"})
+        CompactLogSettings.read(
+            {"spark.sql.streaming.fileSource.log.compactInterval": "0"}, "fileSource"
+        )
 
 
 def test_spark_reads_what_is_written_and_the_other_way_around(

@@ -163,10 +163,6 @@ class LocalTarget(TargetDirectory):
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-            if not os.path.exists(target):
-                # Of a file that is gone: Hadoop would hold it against the new one.
-                with suppress(OSError):
-                    os.unlink(os.path.join(folder, f".{name}.crc"))
             # Unlike a rename, a link does not replace what is there.
             os.link(staged, target)
         finally:

@@ -16,13 +16,14 @@ from pyspark.sql import SparkSession
 from tidemill.batches.batch import AdmissionLimit, Offset, OffsetRange, RangeSize
 from tidemill.batches.source import SourceRuntime
 from tidemill.batches.table_source import FileTableSource
+from tidemill.checkpoint.compact_log import CompactLogSettings
 from tidemill.errors import CheckpointError, SourceError
 from tidemill.sources.files.directory import FoundFile
 from tidemill.sources.files.file_place import FilePlace
 from tidemill.sources.files.file_stream_options import FILE_STREAM_OPTIONS, FileStreamOptions
 from tidemill.sources.files.hadoop_paths import readable_path
 from tidemill.sources.files.seen_files import SeenFiles
-from tidemill.sources.files.spark_file_log import FileEntry, FileLogSettings, SparkFileLog
+from tidemill.sources.files.spark_file_log import FileEntry, SparkFileLog
 from tidemill.sources.record_size import RecordSize
 from tidemill.spark.session.settings import TIME_ZONE, SessionConf
 
@@ -71,7 +72,7 @@ class FilesSource(FileTableSource):
                 f"the {format_name} source cannot read {path}: there is no such file or directory. Make the "
                 "directory before you start the query: files may come later"
             )
-        self._log_settings = FileLogSettings.read(conf)
+        self._log_settings = CompactLogSettings.read(conf, "fileSource")
         self._log: SparkFileLog | None = None
         self._runtime: SourceRuntime | None = None
         self._seen = SeenFiles(self._options.max_age_ms, self._options.name_only)

@@ -1,13 +1,13 @@
-"""A directory that a query writes to, read by another: its manifest says which files are whole.
+"""The manifest of a directory that another query writes: it tells which files are whole.
 
-The writer's folder ``_spark_metadata`` is a log like that of a source
-(:mod:`tidemill.sources.files.spark_file_log`), with a file for each batch, here ``_spark_metadata/3``::
+The folder ``_spark_metadata`` in that directory is a compact log (:mod:`tidemill.checkpoint.compact_log`),
+with a file for each batch, here ``_spark_metadata/3``::
 
     v1
     {"path":"file:///out/part-0.parquet","size":512,"isDir":false,
      "modificationTime":1772366400000,"blockReplication":1,"blockSize":33554432,"action":"add"}
 
-A file that is in the directory and not in the manifest belongs to a batch that failed.
+A file in the directory that the manifest does not list belongs to a batch that failed.
 """
 
 from __future__ import annotations
@@ -15,29 +15,25 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 
+from tidemill.checkpoint.compact_log import batch_files, decode, live_files
 from tidemill.checkpoint.storage import Storage
+from tidemill.errors import DamagedCheckpointError
 from tidemill.sources.files.directory import FoundFile
 from tidemill.sources.files.file_stream_options import FileFilter
 from tidemill.sources.files.file_tree import FileTree
 from tidemill.sources.files.hadoop_paths import path_of
 from tidemill.sources.files.seen_files import SeenFiles
-from tidemill.sources.files.spark_file_log import (
-    batch_files,
-    damaged,
-    read_lines,
-    valid_names,
-)
 
 MANIFEST_FOLDER = "_spark_metadata"
 
 
 class ManifestTree:
-    """The files that a manifest lists, instead of those that are there."""
+    """Finds the files that a manifest lists, instead of all files in the directory."""
 
     def __init__(
         self, storage: Storage, file_filter: FileFilter, seen: SeenFiles, files: FileTree
     ) -> None:
-        """``storage`` is the folder of the manifest, ``files`` the directory that it is about."""
+        """``storage`` is the folder of the manifest, ``files`` the directory that it describes."""
         self._storage = storage
         self._filter = file_filter
         self._seen = seen
@@ -55,14 +51,15 @@ class ManifestTree:
         return self._candidates
 
     def _listed(self) -> list[FoundFile]:
-        """What has come since the last call. Old entries may come again, in a compact file."""
+        """Return the files listed since the last call. Old ones may come again, in a compact file."""
         while True:
             files = batch_files(self._storage.list(""))
-            names = [name for number, name in valid_names(files) if number > self._last_read]
+            live = live_files(files)
+            names = [name for number, name in live.items() if number > self._last_read]
             try:
                 listed = [file for name in names for file in self._parse(name)]
             except FileNotFoundError:
-                continue  # the writer has compacted its log in between, and deleted what was listed
+                continue  # the writer has compacted its log and deleted a file since it was listed
             self._last_read = max(files, default=self._last_read)
             return listed
 
@@ -74,7 +71,7 @@ class ManifestTree:
 
     def _parse(self, name: str) -> Iterable[FoundFile]:
         try:
-            records = [json.loads(line) for line in read_lines(self._storage, name)]
+            records = [json.loads(line) for line in decode(self._storage.read(name))]
             return [
                 FoundFile(str(record["path"]), int(record["size"]), int(record["modificationTime"]))
                 for record in records
@@ -84,4 +81,10 @@ class ManifestTree:
                 and self._filter.takes_time(int(record["modificationTime"]))
             ]
         except (ValueError, LookupError, TypeError, AttributeError) as error:
-            raise damaged(self._storage, name, f"cannot be read ({error})") from None
+            raise DamagedCheckpointError(
+                self._storage.full_name(name),
+                f"cannot be read ({error})",
+                "Restore it from a backup: without it, nobody knows which files are whole. Or read another "
+                "directory. Nothing has been changed.",
+                self._storage.uri,
+            ) from None
