@@ -1,4 +1,4 @@
-"""Queries whose batches a test looks at one by one."""
+"""Runs a query and keeps its batches for a test to look at one by one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tidemill.testing import ManualClock
 
 @dataclass
 class Batches:
-    """What a query has written by ``foreachBatch``, batch by batch, over all its runs."""
+    """Keeps the rows that a query writes with ``foreachBatch``, batch by batch, over all its runs."""
 
     rows: dict[int, list[Row]] = field(default_factory=dict)
     runs: list[int] = field(default_factory=list)
@@ -33,7 +33,7 @@ class Batches:
     def start(
         self, df: DataFrame, checkpoint: Path | str | None = None, **settings: Any
     ) -> StreamingQuery:
-        """``settings``: mode, trigger (a dict), clock, name; all others are options of the writer."""
+        """Start a query. ``settings`` are mode, trigger (a dict), clock, name, and options of the writer."""
         writer: Any = df.writeStream.outputMode(settings.pop("mode", "append")).foreachBatch(self)
         if checkpoint is not None:
             writer = writer.option("checkpointLocation", str(checkpoint))
@@ -49,7 +49,7 @@ class Batches:
         return self.query  # type: ignore[no-any-return]
 
     def wait(self, batches: int) -> None:
-        """Until so many batches have been written, and are over."""
+        """Wait until ``batches`` batches have been written and have ended."""
         wait_for(lambda: len(self.rows) >= batches or self.query.exception(), f"{batches} batches")
         assert self.query.exception() is None
         wait_for(lambda: not self.query.status["isTriggerActive"], "the end of the batch")
@@ -59,7 +59,7 @@ class Batches:
         return [len(self.rows[batch_id]) for batch_id in sorted(self.rows)]
 
     def values(self, batch_id: int) -> list[Any]:
-        """The first column of a batch, sorted."""
+        """Return the first column of a batch, sorted."""
         return sorted(row[0] for row in self.rows[batch_id])
 
 
@@ -73,13 +73,13 @@ def stopped_at_end(*queries: StreamingQuery) -> Iterator[None]:
 
 
 def first_trigger(query: StreamingQuery) -> None:
-    """Until a query has looked at its sources once."""
+    """Wait until a query has looked at its sources once."""
     execution: Any = query._execution
     wait_for(lambda: execution.triggers > 0 or not query.isActive, "the first trigger")
 
 
 def advance(query: StreamingQuery, clock: ManualClock, by_ms: int) -> None:
-    """Move the clock by an interval of the trigger, and wait for the trigger that this causes."""
+    """Move the clock by an interval of the trigger, and wait for the trigger it causes."""
     execution: Any = query._execution
     triggers = execution.triggers
     clock.advance(by_ms)

@@ -10,7 +10,7 @@ from tidemill.sql.query_manager import StreamingQueryManager
 
 @pytest.fixture
 def faked(other_session: SparkSession) -> tuple[SparkSession, list[FakeExecution]]:
-    """An attached session whose queries are run by nobody, and the executions it makes."""
+    """An attached session whose queries never run, and the fake executions that it makes."""
     tidemill.attach(other_session)
     made: list[FakeExecution] = []
 

@@ -1,4 +1,4 @@
-"""An execution that a test ends when it likes: the front end without an engine."""
+"""The front end without an engine: an execution that runs nothing and ends when a test ends it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tidemill.sql.verify.report import Verification
 
 
 class FakeExecution:
-    """Keeps what it was made of, and notes what it is asked to do."""
+    """Records its constructor's arguments and the calls it gets."""
 
     fails_to_start: BaseException | None = None
 

@@ -1,4 +1,4 @@
-"""The same query on Spark's own Structured Streaming, batch by batch: what ours is compared with."""
+"""Runs the same query on Spark's own Structured Streaming, to compare ours with it batch by batch."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from pyspark.sql.types import StructType
 from tests.sql.streams import FedQuery, Operation, counted, settings_of
 
 Step = tuple[int, Sequence[Any]]
-"""Which stream, and the rows that it gets."""
+"""The number of a stream, and the rows to add to it."""
 
 
 @dataclass
 class Emitted:
-    """What a query has given, by batch, and how many rows it has dropped as late."""
+    """The rows that a query has emitted, by batch, and the number of late rows it dropped."""
 
     batches: dict[int, Counter[Any]] = field(default_factory=dict)
     dropped: int = 0
@@ -38,7 +38,7 @@ def by_spark(
     folder: Path,
     settings: Mapping[str, Any],
 ) -> Emitted:
-    """Every step is a file, and a trigger."""
+    """Run the query on Spark. Every step is one file and one trigger."""
     session = spark.newSession()
     for name, value in {"spark.sql.shuffle.partitions": 1, **settings}.items():
         session.conf.set(name, value)
@@ -104,7 +104,7 @@ def _write(rows: Sequence[Any], schema: str, folder: Path) -> None:
         if rows
         else to_arrow_schema(types, timezone="UTC").empty_table()
     )
-    # Under a name that Spark's file stream takes no notice of, until the file is complete.
+    # Written elsewhere, and moved when it is complete: Spark must not see half a file.
     hidden = folder.parent / f"{uuid.uuid4()}.parquet"
     pq.write_table(table, hidden)
     hidden.rename(folder / hidden.name)

@@ -1,4 +1,4 @@
-"""Queries that a test feeds batch by batch."""
+"""Runs a query over memory streams that a test feeds batch by batch."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from tidemill.sql.execution.query_pipeline import QueryPipeline
 Operation = Callable[..., DataFrame]
 
 LONG = os.environ.get("TIDEMILL_LONG") == "1"
-"""True in a run that may take long: more examples."""
+"""True in a long run, which tries more examples."""
 
 
 @dataclass
 class FedQuery:
-    """A query over memory streams whose output is collected, batch by batch.
+    """Runs a query over memory streams and collects its output, batch by batch.
 
-    ``schema`` is that of its stream, or a list with one for each of its streams; ``operation`` gets so many
-    DataFrames. ``keys`` are the columns by which a later row takes the place of an earlier one in update
-    mode.
+    ``schema`` is the schema of its stream, or a list with one schema for each of its streams; ``operation``
+    is called with one DataFrame for each stream. In update mode a later row replaces an earlier one with the
+    same values in the columns ``keys``.
     """
 
     spark: SparkSession
@@ -72,7 +72,7 @@ class FedQuery:
         self.outputs[batch_id] = df.collect()
 
     def feed(self, rows: Sequence[Any], into: int = 0) -> None:
-        """Add rows to a stream, and wait until they have been processed."""
+        """Add rows to a stream and wait until they have been processed."""
         self.add(rows, into)
         self.query.processAllAvailable()
 
@@ -85,7 +85,7 @@ class FedQuery:
         self.start()
 
     def result(self) -> Counter[Any]:
-        """The result table as a reader of the sink would have it."""
+        """Return the result table that a reader of the sink would see."""
         batches = [self.outputs[batch_id] for batch_id in sorted(self.outputs)]
         if self.mode == "complete":
             rows = batches[-1] if batches else []
@@ -100,18 +100,18 @@ class FedQuery:
         return counted(rows)
 
     def expected(self) -> Counter[Any]:
-        """Spark's own answer for the same rows."""
+        """Return Spark's own result for the same rows."""
         return counted(self.operation(*self.batch_inputs()).collect())
 
     def batch_inputs(self) -> list[DataFrame]:
-        # One partition: its rows have the order in which the stream got them.
+        # One partition, so that the rows keep the order in which the stream got them.
         return [
             self.spark.createDataFrame(rows, schema).coalesce(1)
             for rows, schema in zip(self.all_fed, self.schemas, strict=True)
         ]
 
     def late_rows(self) -> int:
-        """How many rows the stateful operators have dropped, in this run."""
+        """Return the number of rows that the stateful operators have dropped in this run."""
         return sum(
             operator.numRowsDroppedByWatermark
             for progress in self.query.recentProgress
@@ -127,7 +127,7 @@ class FedQuery:
 
 @contextmanager
 def plans(parallel: Callable[[int], bool]) -> Iterator[None]:
-    """Batches for which it is True run the plan for large batches, the others that for small ones."""
+    """Run the plan for large batches where ``parallel(batch_id)`` is True, else the plan for small ones."""
     before = QueryPipeline.is_small
 
     def is_small(self: QueryPipeline, batch: Any, keys_in_output: int) -> bool:
@@ -142,7 +142,7 @@ def plans(parallel: Callable[[int], bool]) -> Iterator[None]:
 
 @contextmanager
 def settings_of(spark: SparkSession, **settings: Any) -> Iterator[None]:
-    """Settings of the session for a while; two underscores in a name are a dot."""
+    """Change settings of the session for a while. Two underscores in a name stand for a dot."""
     names = {name.replace("__", "."): value for name, value in settings.items()}
     before = {name: spark.conf.get(name, None) for name in names}
     for name, value in names.items():
@@ -158,7 +158,7 @@ def settings_of(spark: SparkSession, **settings: Any) -> Iterator[None]:
 
 
 def counted(rows: Sequence[Row]) -> Counter[Any]:
-    """Rows as a multiset; numbers that are sums of floating point numbers to eleven digits."""
+    """Return the rows as a multiset, with floating point numbers rounded to eleven digits."""
     return Counter(_plain(row) for row in rows)
 
 

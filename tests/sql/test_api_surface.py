@@ -1,4 +1,4 @@
-"""Nothing public of ``pyspark.sql.streaming`` is missing, and nothing is left to the JVM by accident."""
+"""Our classes have every public name of ``pyspark.sql.streaming``; none is left to the JVM by accident."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PAIRS: list[tuple[type, type]] = [
     (StreamingQuery, tidemill.sql.StreamingQuery),
     (StreamingQueryManager, tidemill.sql.StreamingQueryManager),
 ]
-# They check and set their options with methods of ours, and load with format() and load() of ours.
+# PySpark's own methods: they call our option(), format() and load().
 INHERITED = {"csv", "json", "orc", "parquet", "text", "xml"}
 BEYOND_PYSPARK = {"clock", "verify", "start_query", "stop_all", "close"}
 

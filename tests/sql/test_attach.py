@@ -162,7 +162,7 @@ def test_batch_dataframes_and_streams_of_spark_are_left_alone(
 
 
 def read_now(session: SparkSession, monkeypatch: pytest.MonkeyPatch) -> DataFrame:
-    """Attach the session; its streams have three rows now."""
+    """Attach the session and let every action on its streams see three rows."""
     snapshot = type(sys)("tidemill.sql.verify.snapshot")
     now = session.range(3)
     snapshot.snapshot_until_now = lambda df: now  # type: ignore[attr-defined]

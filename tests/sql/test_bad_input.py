@@ -1,4 +1,4 @@
-"""What a user reads when the input of a query, its checkpoint or their own code is not right."""
+"""The messages that a user reads when the input of a query, its checkpoint or their own code is wrong."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tidemill.sources.registry import unregister_source
 
 
 class Place:
-    """An input directory and a checkpoint, and a query that reads all that is there, and ends."""
+    """An input directory, a checkpoint, and a query that reads everything in the directory and ends."""
 
     def __init__(self, spark: SparkSession, root: Path) -> None:
         self.spark = spark
@@ -55,7 +55,7 @@ class Place:
         return writer.option("checkpointLocation", str(self.checkpoint))
 
     def run(self, df: DataFrame, mode: str = "append") -> list[Any]:
-        """The rows that the query gave, as tuples."""
+        """Run the query and return its rows as tuples."""
         rows: list[Row] = []
         query = self.writer(df, mode).foreachBatch(lambda out, _: rows.extend(out.collect()))
         query.start().awaitTermination()
@@ -124,7 +124,7 @@ def test_a_file_that_is_not_of_the_format_is_named_and_can_be_left_out_or_remove
     text = place.failure(reader.parquet(str(place.input)))
     assert f"reading file file://{bad}" in text
     assert f"{bad} is not a Parquet file" in text
-    # The batch is planned: both ways to go on finish it.
+    # The batch is planned: both kinds of start finish it.
     saved = place.root / "saved"
     shutil.copytree(place.checkpoint, saved)
     without = reader.option("ignoreCorruptFiles", True).parquet(str(place.input))
@@ -170,11 +170,11 @@ def test_empty_files_and_directories_among_them_give_no_rows(place: Place) -> No
     assert place.run(place.lines()) == [("line",)]
 
 
-# -- what is asked for -----------------------------------------------------------------------------
+# -- readers and writers ---------------------------------------------------------------------------
 
 
 def refused(action: Callable[[], object]) -> str:
-    """The message of something that is refused at once, of one of PySpark's types."""
+    """Return the message with which ``action`` is refused, by an error of one of PySpark's types."""
     with pytest.raises((AnalysisException, IllegalArgumentException)) as error:
         action()
     return str(error.value)
@@ -298,7 +298,7 @@ def test_a_name_or_a_checkpoint_is_taken(place: Place) -> None:
         )
     finally:
         query.stop()
-    # Another process has it: the one that every machine has.
+    # Another process owns it: process 1, which every machine has.
     file = place.checkpoint / "owner"
     owner = json.loads(file.read_text().splitlines()[1])
     machine = owner["process"].rpartition("/")[0]
@@ -417,10 +417,10 @@ def test_a_damaged_checkpoint_is_refused_by_the_file_that_is_damaged(place: Plac
     assert len(files) >= 11
     for file in files:
         if file.parts[0] == "state" and "1." not in file.name:
-            continue  # of a version that is not needed any more
+            continue  # a file of a version that is no longer needed
         shutil.copytree(saved, place.checkpoint)
         if file.parts[0] == "state":
-            # This machine has the state in a cache as well, by the id of the query.
+            # This machine also has the state in a cache, under the query's id.
             new_id = json.dumps({"id": str(uuid.uuid4())})
             (place.checkpoint / "metadata").write_text(new_id)
         target = place.checkpoint / file
@@ -506,7 +506,7 @@ def test_writers_that_raise(place: Place) -> None:
 
 
 class Broken(SplitSource):
-    """Raises, or gives what it should not, where the option says."""
+    """Raises or returns a wrong value in the method that the option ``fault`` names."""
 
     def __init__(self, options: Any) -> None:
         self.fault = options.get("fault")

@@ -169,7 +169,7 @@ def test_waiting_for_any_query(faked: Faked) -> None:
     made[1].end(RuntimeError("broken"))
     with pytest.raises(StreamingQueryException, match="broken"):
         streams.awaitAnyTermination()
-    made[2].end()  # one that ends well does not hide the error
+    made[2].end()  # a query without an error does not hide the failed one
     with pytest.raises(StreamingQueryException, match="broken"):
         streams.awaitAnyTermination(1)
     streams.resetTerminated()
@@ -232,7 +232,7 @@ def test_listeners_of_pyspark_hear_of_everything(faked: Faked) -> None:
     session.streams.addListener(broken)
     session.streams.addListener(listener)
     query = start(session, "totals")
-    # start() returns when listeners know
+    # start() has returned, so the listeners know
     assert listener.seen == [("started", "totals", query.id, query.runId)]
     clock = ManualClock()
     reports = ProgressReporter(clock, query.id, query.runId, query.name, made[0].bus.post)

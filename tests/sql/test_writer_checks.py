@@ -94,7 +94,7 @@ def test_functions_are_sinks(faked: Faked) -> None:
     session, made = faked
     writer(session).foreach(print).start()
     writer(session).foreachBatch(lambda df, batch_id: None).start()
-    writer(session).foreachBatch(print).format("noop").start()  # the last word counts
+    writer(session).foreachBatch(print).format("noop").start()  # the last call counts
     assert [type(each.made_of["sink"]).__name__ for each in made] == [
         "ForeachSink",
         "ForeachBatchSink",

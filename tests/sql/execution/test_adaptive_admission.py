@@ -1,4 +1,4 @@
-"""Queries that are given more than they can process, on a clock that goes on with their work."""
+"""Queries that get more input than they can process, on a clock that their work moves."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EVERY_SECOND = {"processingTime": "1 second"}
 
 
 class WorkingClock(ManualClock):
-    """Goes on by itself when the query waits for a time."""
+    """Jumps to the time that the query waits for."""
 
     def wait_till(self, target_ms: int, interrupted: Callable[[], bool] = never) -> bool:
         if interrupted():
@@ -33,7 +33,7 @@ class WorkingClock(ManualClock):
 
 
 class Slow:
-    """A query whose batches take a time for each row, and another for each batch."""
+    """A query whose batches take a time per row and a time per batch."""
 
     def __init__(
         self, df: DataFrame, checkpoint: Path, ms_per_row: float, start_ms: int = 0
@@ -49,7 +49,7 @@ class Slow:
 
     def _work(self, df: DataFrame, batch_id: int) -> None:
         if len(self.sizes) >= self.batches_wanted:
-            self.query.stop()  # from inside: nothing of this batch counts
+            self.query.stop()  # stopped during the batch, so nothing of it counts
             return
         rows = df.count()
         self.sizes.append(rows)
@@ -58,7 +58,7 @@ class Slow:
     def run(
         self, batches: int, trigger: dict[str, Any] | None = EVERY_SECOND, **options: Any
     ) -> list[int]:
-        """So many batches. How many rows each of them had."""
+        """Run this many batches and return the number of rows of each."""
         before, self.batches_wanted = len(self.sizes), len(self.sizes) + batches
         writer: Any = self.df.writeStream.foreachBatch(self._work).clock(self.clock)
         writer = writer.option("checkpointLocation", str(self.checkpoint))
@@ -83,7 +83,7 @@ class Slow:
 
 @pytest.fixture(scope="module")
 def many(spark: SparkSession) -> Iterator[DataFrame]:
-    """Forty thousand rows, in portions of ten."""
+    """A stream of forty thousand rows, in portions of ten."""
     stream = MemoryStream("n long", keep=True)
     for portion in range(4000):
         stream.add([(n,) for n in range(portion * 10, portion * 10 + 10)])
@@ -99,14 +99,14 @@ def test_batches_come_to_fit_the_interval(many: DataFrame, tmp_path: Path) -> No
     slow = Slow(many, tmp_path / "c", ms_per_row=1)
     sizes = slow.run(8, backpressure=True)
     assert sizes[0] == FIRST_RATE_PER_S * INTERVAL_MS / 1000
-    # The first one, which took ten intervals, says how large the second may be.
+    # The first batch took ten intervals, which decides how large the second may be.
     assert all(slow.took_ms(rows) <= 1.05 * INTERVAL_MS for rows in sizes[1:])
     assert all(slow.took_ms(rows) >= 0.8 * INTERVAL_MS for rows in sizes[1:]), sizes
 
 
 def test_a_batch_that_is_late_is_made_up_for(many: DataFrame, tmp_path: Path) -> None:
     slow = Slow(many, tmp_path / "c", ms_per_row=0.5)
-    # In time, until one batch takes four intervals for reasons of its own.
+    # On time, until one batch takes four intervals for another reason.
     sizes = slow.run(3, backpressure=True)
     slow.ms_per_batch = 4000
     sizes += slow.run(1, backpressure=True)
@@ -118,7 +118,7 @@ def test_a_batch_that_is_late_is_made_up_for(many: DataFrame, tmp_path: Path) ->
 def test_the_first_batch_takes_the_initial_rate(
     spark: SparkSession, many: DataFrame, tmp_path: Path
 ) -> None:
-    # As if the session had been made with them: settings of Spark Streaming cannot be changed later.
+    # As if the session had started with them: Spark Streaming's settings cannot be changed later.
     conf = spark._jsparkSession.sessionState().conf()
     conf.setConfString("spark.streaming.backpressure.enabled", "true")
     conf.setConfString("spark.streaming.backpressure.initialRate", "70")
@@ -181,7 +181,7 @@ def test_files_are_taken_by_the_size_of_their_records(spark: SparkSession, tmp_p
     df = spark.readStream.schema("n long, text string").json(str(folder))
     slow = Slow(df, tmp_path / "c", ms_per_row=1)
     sizes = slow.run(6, backpressure=True)
-    # Nothing is known of the first file's records but that each has a byte at least.
+    # Of the first file's records we only know that each has at least one byte.
     assert sizes[0] <= FIRST_RATE_PER_S
     assert all(0.75 * INTERVAL_MS <= slow.took_ms(rows) <= 1.05 * INTERVAL_MS for rows in sizes[3:])
     assert slow.run(1, backpressure=True)[0] == pytest.approx(sizes[-1], rel=0.15)

@@ -194,7 +194,7 @@ def test_available_now_reads_what_is_there_in_batches_of_their_limits(
 
 
 class Endless(SplitSource):
-    """Always has ten rows more, and does not know where to stop."""
+    """Always has ten rows more, and cannot stop at what there is now."""
 
     def schema(self) -> StructType:
         return StructType([StructField("n", LongType())])
@@ -309,7 +309,7 @@ def test_a_watermark_that_closes_nothing_makes_no_batches(
 def test_the_last_window_is_closed_by_the_run_after(
     spark: SparkSession, numbers: MemoryStream, tmp_path: Path
 ) -> None:
-    """A query that stopped before its batch without data goes on with that one."""
+    """A query that stopped before its batch without data runs that batch after its restart."""
     batches = Batches()
     numbers.add(rows(1, 35))
     for _ in range(3):

@@ -106,7 +106,7 @@ def test_a_batch_that_runs_is_abandoned_and_runs_again_with_the_same_rows(
     assert query.exception() is None
     assert batches.rows == {}
     assert not (tmp_path / "c" / "commits").exists() or not list((tmp_path / "c/commits").iterdir())
-    spark.range(3).count()  # nobody has cancelled the jobs of this thread
+    spark.range(3).count()  # the jobs of this thread are not cancelled
     again = batches.start(df, tmp_path / "c")
     with stopped_at_end(again):
         again.processAllAvailable()
@@ -157,7 +157,7 @@ def test_a_graceful_stop_that_takes_too_long_can_be_cut_short(
     threading.Timer(0.1, go_on.set).start()
     query.stop()
     assert query.exception() is None
-    # The function had been called: whether its batch counts is for the checkpoint to say.
+    # The function had been called: the checkpoint decides whether its batch counts.
     assert 1 not in batches.rows
 
 
@@ -288,7 +288,7 @@ def test_a_query_works_in_the_pool_of_the_thread_that_started_it(
             batches.query.processAllAvailable()
         found[name] = batches.values(0)
     assert found == {"fast": ["fast"], "slow": ["slow"]}
-    # The group of this thread is not the query's, and can still be used.
+    # This thread's job group is not the query's, and still works.
     assert sc.getLocalProperty("spark.jobGroup.id") == "mine"
     spark.range(3).count()
     for key in ("spark.scheduler.pool", "spark.jobGroup.id", "spark.job.description"):
@@ -308,7 +308,7 @@ def test_nothing_is_left_open(spark: SparkSession, numbers: MemoryStream, tmp_pa
     for _ in range(3):
         run()
     wait_for(lambda: threading.active_count() <= threads, "threads that end")
-    # Connections to the JVM are kept for the next thread that needs one.
+    # Py4J keeps connections to the JVM for the next thread that needs one.
     assert len(os.listdir("/proc/self/fd")) <= files + 10
 
 

@@ -37,13 +37,13 @@ def quick_blocks(sc: SparkContext) -> Iterator[None]:
 
 
 class Post:
-    """A client of a query's HTTP receiver, which says where it listens in a file."""
+    """A client of a query's HTTP receiver, which writes its address into a file."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
 
     def __call__(self, *lines: str) -> None:
-        """Returns when the lines are durable."""
+        """Send lines and return when they are durable."""
         wait_for(self.file.exists, "the receiver")
         body = "\n".join(lines).encode()
         request = urllib.request.Request(self.file.read_text().strip(), body, method="POST")
@@ -58,7 +58,7 @@ def all_values(batches: Batches) -> list[str]:
 def test_what_an_http_receiver_has_accepted_is_processed_once(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Through a batch that fails, a stop, and rows that came when nobody processed them."""
+    """Through a failed batch, a stop, and rows that came while no query processed them."""
     broken = True
 
     def fail(df: Any, batch_id: int) -> None:
@@ -143,7 +143,7 @@ def test_messages_of_a_broker(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def readings(run: Callable[[Any], None]) -> Receiver:
-    """The class is made here so that it travels to the worker as a whole."""
+    """Return a receiver of a class that is defined here, so that the class itself travels to the worker."""
 
     class Readings(Receiver):
         def __init__(self) -> None:

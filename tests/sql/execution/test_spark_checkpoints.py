@@ -67,7 +67,7 @@ class Relay:
         return sorted(int(name) for name in names if name.isdigit())
 
     def interrupt(self, manifest: bool = False) -> int:
-        """Make the last batch one that has not been committed, as if its driver had been killed."""
+        """Remove the commit of the last batch, as if its driver had been killed."""
         last = self.batches()[-1]
         self.forget(self.checkpoint / "commits" / str(last))
         if manifest:
@@ -76,11 +76,11 @@ class Relay:
 
     @staticmethod
     def forget(file: Path) -> None:
-        # The checksum stays, which a kill does not leave, but a person who deletes a file does.
+        # The checksum stays: a kill would not leave it, but a person who deletes the file would.
         file.unlink()
 
     def require_sound(self) -> None:
-        """One id, and one row of batches without gaps."""
+        """Check that there is one id and a sequence of batches without gaps."""
         assert len(self.ids) == 1
         assert json.loads((self.checkpoint / "metadata").read_text())["id"] in self.ids
         assert self.batches() == self.batches("offsets")
@@ -99,7 +99,7 @@ def relay(spark: SparkSession, tmp_path: Path) -> Callable[..., Relay]:
 
 
 def put(spark: SparkSession, folder: Path, format: str, numbers: range) -> None:
-    """Files with the rows of some numbers, two of them."""
+    """Write the rows of some numbers into two files."""
     rows = [(n, f"word {n}") for n in numbers]
     df = spark.createDataFrame(rows, SCHEMA).coalesce(2)
     writer = df.selectExpr("word as value") if format == "text" else df
@@ -180,7 +180,7 @@ def test_partitioned_directories_and_parquet_go_back_and_forth(
 def test_an_interrupted_batch_is_finished_by_the_other_engine(
     spark: SparkSession, relay: Callable[..., Relay], first: str
 ) -> None:
-    """The batch has the files that were planned for it, and not those that have come since."""
+    """The batch reads the files that were planned for it, not those that have come since."""
 
     def read(reader: Any) -> DataFrame:
         df: DataFrame = reader.schema(SCHEMA).json(str(run.root / "in"))
@@ -193,7 +193,7 @@ def test_an_interrupted_batch_is_finished_by_the_other_engine(
     one, other = run.by_spark, run.by_tidemill
     if first == "tidemill":
         one, other = other, one
-    # The very first batch, of which the rows are in the directory and nothing in the manifest is.
+    # The very first batch: its rows are in the directory, and not yet in the manifest.
     put(spark, run.root / "in", "json", range(10))
     one()
     assert run.interrupt(manifest=True) == 0
@@ -203,7 +203,7 @@ def test_an_interrupted_batch_is_finished_by_the_other_engine(
     assert [p["numInputRows"] for p in query.recentProgress if p["numInputRows"]] == [10, 10]
     run.require_sound()
     assert rows_of(spark, run, "json") == words(range(20))
-    # A batch that is in the sink, but not in the commits: nothing is written twice.
+    # A batch that is in the sink and not in the commits is not written twice.
     put(spark, run.root / "in", "json", range(20, 30))
     one()
     assert run.interrupt() == 2
@@ -267,7 +267,7 @@ def test_the_rate_source_goes_on_counting(relay: Callable[..., Relay]) -> None:
         wait_for(lambda before=before: len(values) > before, "rows of the rate source")
         query.stop()
     assert len(run.ids) == 1
-    # A batch that was stopped on its way has come twice, once from each engine.
+    # A batch that was stopped half-way came twice, once from each engine.
     assert sorted(set(values)) == list(range(max(values) + 1))
     by_value = dict(zip(values, times, strict=True))
     assert all(abs(by_value[n] - by_value[0] - n / 5) < 0.01 for n in range(len(by_value)))
@@ -361,7 +361,7 @@ def test_state_of_sparks_is_refused_and_left_as_it_is(
         run.by_tidemill()
     assert str(refused.value) == (
         f"{run.checkpoint} is the checkpoint of a query with state that Spark has run (stateStoreSave), and "
-        "state of Spark's cannot be read here. Go on with it in a session that is not attached, such as "
+        "Spark's state cannot be read here. Continue it in a session that is not attached, such as "
         "spark.newSession(), or give the query a new checkpointLocation, to read its input from the "
         "beginning. Nothing has been changed."
     )

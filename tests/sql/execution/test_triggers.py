@@ -67,7 +67,7 @@ def test_spark_reads_the_same(number: int, unit: str) -> None:
 
 
 class Runs:
-    """Notes when batches run, lets each take a time, and stops after some of them."""
+    """Records when batches run, lets each take a given time, and stops after a number of them."""
 
     def __init__(self, clock: ManualClock, took_ms: list[int]) -> None:
         self.clock = clock
@@ -81,7 +81,7 @@ class Runs:
 
 
 def run(trigger: Trigger, clock: ManualClock, runs: Runs) -> list[int]:
-    """Moves the clock in steps of 10 ms while the trigger waits for it."""
+    """Moves the clock in steps of 10 ms while the trigger waits."""
     ended = threading.Event()
 
     def body() -> None:
@@ -108,7 +108,7 @@ def test_without_an_interval_batches_follow_each_other() -> None:
 
 def test_batches_that_are_late_follow_at_once_and_the_next_is_on_time_again() -> None:
     clock = ManualClock(1000)
-    # The first ends at 1250: after its boundary (1100), so the second begins at once, and its own is 1300.
+    # The first ends at 1250, after its boundary (1100), so the second begins at once; its boundary is 1300.
     runs = Runs(clock, [250, 60, 0])
     assert run(ProcessingTime(100), clock, runs) == [1000, 1250, 1310]
 

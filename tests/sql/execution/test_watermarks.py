@@ -1,4 +1,4 @@
-"""Event time: ours does, batch by batch, what Spark's own Structured Streaming does."""
+"""Event time: a query emits and drops, batch by batch, the same rows as on Structured Streaming."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def windows(df: DataFrame, *window: str) -> DataFrame:
 
 
 def derived(df: DataFrame) -> DataFrame:
-    """The watermark stands on a column that is computed; nothing has the event time at the end."""
+    """The watermark is on a computed column, and the result has no event time."""
     moved = df.withColumn("e", F.col("t") + F.expr("interval 7 minutes")).drop("t")
     grouped = moved.withWatermark("e", "10 minutes").groupBy("k", F.window("e", "5 minutes"))
     return grouped.agg(F.max("n").alias("n")).select("k", "n")
@@ -89,7 +89,7 @@ class Case:
     mode: str
     steps: Sequence[Step] = tuple(STEPS)
     settings: dict[str, Any] = field(default_factory=dict)
-    # Run every time; the others in a long run.
+    # These run every time, the others only in a long run.
     always: bool = True
 
     @property
@@ -188,7 +188,7 @@ def test_whatever_the_rows_are(case: Case, spark: SparkSession, tmp_path: Path) 
 def test_rows_before_1970_are_not_late_before_there_is_a_watermark(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Spark takes 0 for the watermark of a query that has seen nothing, and drops them."""
+    """Spark's watermark is 0 before the first event, and it drops the rows before that."""
     old = (datetime(1969, 7, 20, 20, 17, tzinfo=UTC), "moon", 1)
     with FedQuery(
         spark, SCHEMA, lambda df: windows(df, "5 minutes"), "update", tmp_path, ["window", "k"]

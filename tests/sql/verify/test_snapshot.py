@@ -1,4 +1,4 @@
-"""``df.show()`` and the like on a stream: what there is now, without a query."""
+"""``df.show()`` and other actions on a stream show the rows it has now, without a query."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_every_action_reads_what_there_is(
     assert capsys.readouterr().out.splitlines()[3:5] == ["|  2|    2|", "|  3|    1|"]
     events.add([(9, None)])
     assert df.count() == 4
-    assert df.isStreaming  # and a query can be started all the same
+    assert df.isStreaming  # a query can still be started on it
 
 
 def test_operations_that_a_stream_has_state_for(spark: SparkSession, events: MemoryStream) -> None:
@@ -67,7 +67,7 @@ def test_operations_that_a_stream_has_state_for(spark: SparkSession, events: Mem
     names = spark.createDataFrame([(1, "one"), (3, "three")], "id long, name string")
     joined = df.join(names, "id", "left").select("id", "name").distinct()
     assert sorted(tuple(row) for row in joined.collect()) == [(1, "one"), (2, None), (3, "three")]
-    # Also what a running query could not do.
+    # Even operations that a running query cannot do.
     assert [row.id for row in df.orderBy(sql.desc("id")).limit(2).collect()] == [3, 2]
     assert df.join(df.select("id"), "id").count() == 6
 

@@ -35,7 +35,7 @@ Operation = Callable[[DataFrame], DataFrame]
 
 
 class Written:
-    """A query that is fed and verified. Its sink is the memory sink, or files."""
+    """Feeds a query and verifies it. Its sink is memory or files."""
 
     def __init__(
         self,
@@ -204,7 +204,7 @@ def test_a_sink_that_somebody_has_changed_is_noticed(world: Callable[..., Writte
 def test_state_that_somebody_has_changed_is_noticed(
     world: Callable[..., Written], mode: str
 ) -> None:
-    """Here by going back to an older version of it."""
+    """The test changes the state by going back to an older version of it."""
     written = world(lambda df: df.groupBy("name").count(), mode)
     written.start("memory")
     for number in range(3):
@@ -314,7 +314,7 @@ def test_input_that_is_gone_is_said_so(spark: SparkSession, tmp_path: Path) -> N
     with stopped_at_end(query):
         query.processAllAvailable()
         (tmp_path / "in" / "a").unlink()
-        outcome = query.verify()  # and the log names the file
+        outcome = query.verify()  # the log names the missing file
         assert [tuple(row) for row in outcome.unexpected] == [("a", 1)]
 
 

@@ -26,7 +26,7 @@ def require_no_state_of_sparks(storage: Storage) -> None:
             continue
         raise CheckpointError(
             f"{storage.uri} is the checkpoint of a query with state that Spark has run "
-            f"({_operator_name(text)}), and state of Spark's cannot be read here. Go on with it in a "
+            f"({_operator_name(text)}), and Spark's state cannot be read here. Continue it in a "
             "session that is not attached, such as spark.newSession(), or give the query a new "
             "checkpointLocation, to read its input from the beginning. Nothing has been changed.",
             storage.uri,
@@ -56,7 +56,7 @@ def require_state(storage: Storage, logged: LoggedBatches) -> None:
     if logged.offsets:
         raise CheckpointError(
             f"{storage.uri} is the checkpoint of a query without state, which has run {len(logged.offsets)} "
-            "batches or more, and this query keeps state: it would lack what those have read. Give it a new "
+            "batches or more, and this query keeps state: it would lack the rows of those. Give it a new "
             "checkpointLocation, to read its input from the beginning. Nothing has been changed.",
             storage.uri,
         )
