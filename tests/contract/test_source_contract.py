@@ -17,7 +17,7 @@ from tidemill.checkpoint.local_storage import LocalStorage
 from tidemill.checkpoint.source_log import SourceLog
 from tidemill.sources.files.directory import LocalDirectory
 from tidemill.sources.files.hadoop_directory import HadoopDirectory
-from tidemill.sources.files.record_files import BinaryRecordsSource, TextFileSource
+from tidemill.sources.files.record_files_source import BinaryFilesSource, TextFilesSource
 from tidemill.sources.queue import QueueSource
 from tidemill.spark.files.hadoop_files import HadoopFileSystem
 from tidemill.testing import ManualClock
@@ -65,9 +65,7 @@ def subject(request: pytest.FixtureRequest, sc: SparkContext, tmp_path: Path) ->
     if request.param == "binary":
         return file_subject(
             directory,
-            lambda: BinaryRecordsSource(
-                sc, LocalDirectory(str(directory)), 60_000, record_length=2
-            ),
+            lambda: BinaryFilesSource(sc, LocalDirectory(str(directory)), 60_000, record_length=2),
             b"".join,
             [[b"aa", b"bb"], [b"cc"], [b"dd", b"ee", b"ff"]],
         )
@@ -79,7 +77,7 @@ def subject(request: pytest.FixtureRequest, sc: SparkContext, tmp_path: Path) ->
     )
     return file_subject(
         directory,
-        lambda: TextFileSource(sc, lister, 60_000),
+        lambda: TextFilesSource(sc, lister, 60_000),
         lambda lines: "".join(f"{line}\n" for line in lines).encode(),
         words,
     )

@@ -27,7 +27,7 @@ from tidemill.checkpoint.source_log import SourceLog
 from tidemill.common.clock import ManualClock
 from tidemill.receivers.blocks.format import encode_lines
 from tidemill.sources.memory_stream import MemoryStream
-from tidemill.sources.python_data_source import python_data_source_table
+from tidemill.sources.python_data_source import python_stream_source
 from tidemill.sources.rate import RateSource
 from tidemill.sources.rate_micro_batch import RateMicroBatchSource
 from tidemill.sources.socket_lines import SocketLinesSource
@@ -86,11 +86,11 @@ def memory_stream() -> Subject:
 
 
 def python_data_source() -> Subject:
-    return Subject(lambda: python_data_source_table(Counter, {"upTo": "60"}), advance, smallest=1)
+    return Subject(lambda: python_stream_source(Counter, {"upTo": "60"}), advance, smallest=1)
 
 
 def simple_python_data_source() -> Subject:
-    make = lambda: python_data_source_table(Drops, {})  # noqa: E731
+    make = lambda: python_stream_source(Drops, {})  # noqa: E731
     return Subject(make, advance, smallest=2, limited=False)
 
 

@@ -22,7 +22,7 @@ from tests.sources.reading import next_range, read, rows, runtime
 from tidemill.batches.batch import UNLIMITED, AdmissionLimit, OffsetRange
 from tidemill.batches.table_source import SplitSource
 from tidemill.errors import UsageError
-from tidemill.sources.python_data_source import python_data_source_table
+from tidemill.sources.python_data_source import python_stream_source
 from tidemill.spark.session.python_data_sources import python_data_source
 
 pytestmark = pytest.mark.usefixtures("spark")  # a schema that is text is Spark's to read
@@ -45,7 +45,7 @@ class NoStream(DataSource):
 
 
 def table(cls: type[DataSource], **options: str) -> SplitSource:
-    source = python_data_source_table(cls, options)
+    source = python_stream_source(cls, options)
     source.start(runtime())
     return source
 
@@ -140,7 +140,7 @@ def test_what_cannot_work_is_said(
     with pytest.raises(UsageError, match=message):
         take_all(table(cls, **options))
     with pytest.raises(UsageError, match=r"neither streamReader\(\) nor simpleStreamReader\(\)"):
-        python_data_source_table(NoStream, {}, SCHEMA)
+        python_stream_source(NoStream, {}, SCHEMA)
 
 
 def test_offsets_and_partitions_that_cannot_be_used_are_refused() -> None:
@@ -170,7 +170,7 @@ def test_offsets_and_partitions_that_cannot_be_used_are_refused() -> None:
 
 def test_the_schema_of_the_reader_wins() -> None:
     schema = StructType([StructField("m", IntegerType()), StructField("t", StringType())])
-    source = python_data_source_table(Drops, {}, schema)
+    source = python_stream_source(Drops, {}, schema)
     range_ = next_range(source, source.initial_offset())
     assert read(source, range_).schema.names == ["m", "t"]
 

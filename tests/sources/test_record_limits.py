@@ -20,7 +20,11 @@ from tidemill.checkpoint.local_storage import LocalStorage
 from tidemill.checkpoint.source_log import SourceLog
 from tidemill.common.clock import ManualClock
 from tidemill.sources.files.directory import LocalDirectory
-from tidemill.sources.files.record_files import BinaryRecordsSource, FileSource, TextFileSource
+from tidemill.sources.files.record_files_source import (
+    BinaryFilesSource,
+    RecordFilesSource,
+    TextFilesSource,
+)
 from tidemill.sources.record_size import RecordSize
 from tidemill.tasks.file_records import ReadReport
 
@@ -43,13 +47,13 @@ class Directory:
         self._log = log
         self.source = self._made(record_length)
 
-    def _made(self, record_length: int) -> FileSource:
+    def _made(self, record_length: int) -> RecordFilesSource:
         sc: Any = NoSpark()
         lister = LocalDirectory(str(self.incoming))
-        source: FileSource = (
-            BinaryRecordsSource(sc, lister, 60_000, record_length)
+        source: RecordFilesSource = (
+            BinaryFilesSource(sc, lister, 60_000, record_length)
             if record_length
-            else TextFileSource(sc, lister, 60_000)
+            else TextFilesSource(sc, lister, 60_000)
         )
         source.start(SourceRuntime(0, ManualClock(1 << 40), self._log))
         return source

@@ -76,7 +76,7 @@ def test_files_are_checked_by_spark_itself(spark: SparkSession, tmp_path: Path) 
     assert found.options["maxfilespertrigger"] == "3"
     assert found.options["modifiedAfter"] == "2020-01-01T00:00:00"
     assert found.schema == df.schema
-    assert type(found.make()).__name__ == "FilesSource"
+    assert type(found.make()).__name__ == "FileStreamSource"
 
 
 @pytest.mark.parametrize("format_name", ["json", "orc", "parquet", "text", "csv", "xml"])
@@ -196,7 +196,7 @@ def test_a_table_of_files_is_a_stream(spark: SparkSession, tmp_path: Path) -> No
         assert found.path is not None
         assert found.path.endswith(str(tmp_path))
         assert found.options["maxFilesPerTrigger"] == "2"
-        assert type(found.make()).__name__ == "FilesSource"
+        assert type(found.make()).__name__ == "FileStreamSource"
     finally:
         spark.sql("DROP TABLE streamed")
 

@@ -1,7 +1,7 @@
 """Sources of rows: what a structured query reads.
 
 A range of a :class:`SplitSource` is cut into splits, which tasks read as Arrow batches: the query is planned
-once, and each batch only says which splits. A range of a :class:`FileTableSource` is a list of files, which
+once, and each batch only says which splits. A range of a :class:`SparkFilesSource` is a list of files, which
 Spark's own readers read. Whoever writes a source for others writes a :class:`SplitSource`::
 
     class Numbers(SplitSource):
@@ -98,7 +98,7 @@ class SplitSource(TableSource):
         """
 
 
-class FileTableSource(TableSource):
+class SparkFilesSource(TableSource):
     """A source of files that Spark reads: format, schema and options are those of the reader."""
 
     @abstractmethod

@@ -40,7 +40,7 @@ from tidemill.sources.arrow_split import (
 ROWS_PER_ARROW_BATCH = 10_000
 
 
-def python_data_source_table(
+def python_stream_source(
     data_source: type[DataSource],
     options: Mapping[str, str],
     schema: StructType | None = None,
@@ -49,11 +49,11 @@ def python_data_source_table(
     made = data_source(options=CaseInsensitiveDict(dict(options)))
     columns = _columns(made, schema)
     try:
-        return PythonDataSourceTable(made, columns)
+        return PythonStreamSource(made, columns)
     except PySparkNotImplementedError:
         pass
     try:
-        return SimplePythonDataSourceTable(made, columns)
+        return SimplePythonStreamSource(made, columns)
     except PySparkNotImplementedError:
         raise SourceError(
             f"the Python data source {made.name()!r} cannot be read as a stream: its class has neither "
@@ -74,7 +74,7 @@ def _columns(source: DataSource, schema: StructType | None) -> StructType:
     return struct_type(own)
 
 
-class _PythonTable(SplitSource):
+class _PythonSource(SplitSource):
     """What both kinds have in common. Offsets are dictionaries, whatever is in them."""
 
     # The options are the user's own affair.
@@ -122,7 +122,7 @@ class _PythonTable(SplitSource):
 
     def split_reader(self) -> SplitReader:
         return _SplitReader(
-            arrow_splits=isinstance(self, SimplePythonDataSourceTable),
+            arrow_splits=isinstance(self, SimplePythonStreamSource),
             partitions=PartitionReader(self._source, self._reader_for_tasks(), self._schema),
         )
 
@@ -130,7 +130,7 @@ class _PythonTable(SplitSource):
         raise NotImplementedError
 
 
-class PythonDataSourceTable(_PythonTable):
+class PythonStreamSource(_PythonSource):
     """A data source with a ``streamReader``: partitions are planned here and read in tasks.
 
     A reader whose ``latestOffset`` takes ``(start, limit)`` is given its own default limit, or a stricter one
@@ -171,7 +171,7 @@ class PythonDataSourceTable(_PythonTable):
         self._reader.stop()
 
 
-class SimplePythonDataSourceTable(_PythonTable):
+class SimplePythonStreamSource(_PythonSource):
     """A data source with a ``simpleStreamReader``, which reads rows in order to know how far it gets.
 
     What it has read stays on the driver until its batch is committed. A batch of an earlier run is read

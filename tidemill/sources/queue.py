@@ -97,7 +97,7 @@ class QueueSource(RecordSource):
 
 
 @dataclass(frozen=True)
-class QueueReader:
+class QueueSourceFactory:
     """Makes the source of a queue, when the program is written and again when it is recovered."""
 
     entries: list[Entry]

@@ -169,9 +169,9 @@ def _stream_of_files(spark: SparkSession, format_name: str, request: ReadRequest
 def _file_source(
     spark: SparkSession, path: str, options: Options, schema: StructType, format_name: str
 ) -> TableSource:
-    from tidemill.sources.files.file_table import FilesSource
+    from tidemill.sources.files.file_stream_source import FileStreamSource
 
-    return FilesSource(spark.sparkContext, path, options, schema, format_name)
+    return FileStreamSource(spark.sparkContext, path, options, schema, format_name)
 
 
 def _with_schema(factory: SourceFactory, schema: StructType | str | None) -> SourceFactory:
@@ -191,10 +191,10 @@ def _python_data_source_factory(
     data_source = python_data_source(spark, format_name)
     if data_source is None:
         return None
-    from tidemill.sources.python_data_source import python_data_source_table
+    from tidemill.sources.python_data_source import python_stream_source
 
     schema = None if request.schema is None else struct_type(request.schema)
-    return lambda options: python_data_source_table(data_source, options, schema)
+    return lambda options: python_stream_source(data_source, options, schema)
 
 
 def _require_parse_mode(options: Options, what: str) -> None:

@@ -15,8 +15,8 @@ from tidemill.receivers.connectors.socket_receiver import RawSocketReceiver, Soc
 from tidemill.receivers.receiver import Receiver
 from tidemill.receivers.record_source import ReceiverSourceFactory
 from tidemill.sources.files.hadoop_directory import absolute_directory
-from tidemill.sources.files.record_files import DirectoryReader
-from tidemill.sources.queue import QueueReader, QueueSource, queue_entry
+from tidemill.sources.files.record_files_source import DirectorySourceFactory
+from tidemill.sources.queue import QueueSource, QueueSourceFactory, queue_entry
 from tidemill.streaming.dstream import DStream
 from tidemill.streaming.graph.stateless_nodes import InputNode
 
@@ -49,7 +49,7 @@ class InputStreams:
         """
         entries = QueueSource.entries_of(rdds)
         empty = None if default is None else queue_entry(default, "the default")
-        return self._input(QueueReader(entries, oneAtATime, empty))
+        return self._input(QueueSourceFactory(entries, oneAtATime, empty))
 
     def textFileStream(self, directory: str) -> DStream[str]:
         """The lines of files that appear in ``directory``, which may be a glob pattern of directories.
@@ -58,13 +58,13 @@ class InputStreams:
         ignored (a leading ``.`` or ``_``; ``.tmp``, ``._COPYING_``, ``.inprogress``, ``.filepart``,
         a trailing ``~``). Compressed files are unpacked by their names.
         """
-        return self._input(self._directory_reader(directory))
+        return self._input(self._directory_factory(directory))
 
     def binaryRecordsStream(self, directory: str, recordLength: int) -> DStream[bytes]:
         """Records of ``recordLength`` bytes from files that appear in ``directory``."""
         if isinstance(recordLength, bool) or not isinstance(recordLength, int) or recordLength < 1:
             raise ProgramError(f"recordLength must be at least 1 byte, not {recordLength!r}")
-        return self._input(self._directory_reader(directory, recordLength))
+        return self._input(self._directory_factory(directory, recordLength))
 
     def socketTextStream(
         self,
@@ -109,14 +109,14 @@ class InputStreams:
             )
         return self._input(ReceiverSourceFactory(receiver))
 
-    def _directory_reader(
+    def _directory_factory(
         self, directory: str, record_length: int | None = None
-    ) -> DirectoryReader:
+    ) -> DirectorySourceFactory:
         if not isinstance(directory, str) or not directory:
             raise ProgramError(f"the directory to watch must be a path or a URI, not {directory!r}")
         at_least_ms = FILE_MIN_REMEMBER_MS.read(self._sc.getConf())
         batches = -(-at_least_ms // self._graph.batch_ms)
-        return DirectoryReader(
+        return DirectorySourceFactory(
             absolute_directory(self._sc, directory),
             batches * self._graph.batch_ms,
             batches,

@@ -210,7 +210,7 @@ def test_spark_reads_what_is_written_and_the_other_way_around(
 
     log = new_log(ours)
     names = ["a b", "ä%20", 'q"u\\o', "\u2003", "#?[x]"]
-    from tidemill.sources.files.hadoop_paths import uri_of
+    from tidemill.spark.files.hadoop_paths import uri_of
 
     written = [[FileEntry(uri_of(f"/in/{names[n % 5]}-{n}"), n, n)] for n in range(25)]
     for number, taken in enumerate(written):

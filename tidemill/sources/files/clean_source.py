@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from tidemill.errors import SourceError
-from tidemill.sources.files.hadoop_paths import expand_braces, glob_regex, path_of, split_path
 from tidemill.spark.files.hadoop_files import HadoopFileSystem
+from tidemill.spark.files.hadoop_paths import expand_braces, glob_regex, path_of, split_path
 
 logger = logging.getLogger(__name__)
 

@@ -12,10 +12,10 @@ from tidemill.sources.files.clean_source import Archiver, Deleter, SourceCleaner
 from tidemill.sources.files.directory import FoundFile
 from tidemill.sources.files.file_stream_options import FileStreamOptions
 from tidemill.sources.files.file_tree import FileTree, HadoopTree, LocalTree
-from tidemill.sources.files.hadoop_paths import expand_braces, glob_regex, is_pattern, split_path
 from tidemill.sources.files.seen_files import SeenFiles
 from tidemill.sources.files.sink_manifest import MANIFEST_FOLDER, ManifestTree
 from tidemill.spark.files.hadoop_files import HadoopFileSystem, default_file_system
+from tidemill.spark.files.hadoop_paths import expand_braces, glob_regex, is_pattern, split_path
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

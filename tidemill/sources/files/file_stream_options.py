@@ -11,8 +11,8 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from tidemill.common.config import boolean, one_of, positive_int, time_ms
 from tidemill.common.options import Options, non_empty, non_negative_int
 from tidemill.errors import OptionError
-from tidemill.sources.files.hadoop_paths import glob_regex
 from tidemill.sources.files.seen_files import NO_AGE_LIMIT
+from tidemill.spark.files.hadoop_paths import glob_regex
 
 WEEK_MS = 7 * 86_400_000
 

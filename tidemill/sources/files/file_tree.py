@@ -15,9 +15,9 @@ from typing import Protocol
 from tidemill.common.clock import Clock, SystemClock
 from tidemill.sources.files.directory import FoundFile
 from tidemill.sources.files.file_stream_options import FileFilter
-from tidemill.sources.files.hadoop_paths import escaped, is_pattern, matching_paths, path_of, uri_of
 from tidemill.sources.files.seen_files import SeenFiles
 from tidemill.spark.files.hadoop_files import HadoopFileSystem, HadoopStatus
+from tidemill.spark.files.hadoop_paths import escaped, is_pattern, matching_paths, path_of, uri_of
 
 logger = logging.getLogger(__name__)
 

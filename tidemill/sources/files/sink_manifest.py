@@ -21,8 +21,8 @@ from tidemill.errors import DamagedCheckpointError
 from tidemill.sources.files.directory import FoundFile
 from tidemill.sources.files.file_stream_options import FileFilter
 from tidemill.sources.files.file_tree import FileTree
-from tidemill.sources.files.hadoop_paths import path_of
 from tidemill.sources.files.seen_files import SeenFiles
+from tidemill.spark.files.hadoop_paths import path_of
 
 MANIFEST_FOLDER = "_spark_metadata"
 

@@ -9,7 +9,7 @@ from pyspark.sql import Row
 
 from tidemill.batches.batch import Batch
 from tidemill.batches.sink import Sink
-from tidemill.batches.table_source import FileTableSource
+from tidemill.batches.table_source import SparkFilesSource
 from tidemill.common.times import iso_millis
 from tidemill.progress.query_progress import (
     UNKNOWN_ROWS,
@@ -44,7 +44,7 @@ class BatchProgress:
         """How many rows a batch that has run took from each source. Sources learn from it."""
         rows = {}
         for source in self._sources.sources:
-            if isinstance(source.source, FileTableSource):
+            if isinstance(source.source, SparkFilesSource):
                 found = executable.rows_scanned(source.source_id) or 0
                 source.source.learn_records(batch.ranges[source.number], found)
             else:

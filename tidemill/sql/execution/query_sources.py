@@ -10,7 +10,7 @@ from tidemill.batches.batch import UNLIMITED, OffsetRange
 from tidemill.batches.planner import BatchPlanner, PlannedSource
 from tidemill.batches.rate_controller import RateController
 from tidemill.batches.rate_estimator import rate_estimator
-from tidemill.batches.table_source import FileTableSource, SplitSource, TableSource
+from tidemill.batches.table_source import SparkFilesSource, SplitSource, TableSource
 from tidemill.checkpoint.storage import Storage
 from tidemill.common.clock import Clock
 from tidemill.common.config import (
@@ -78,7 +78,7 @@ class QuerySources:
     def _make(self, number: int, source_id: str, conf: Conf, options: Options) -> QuerySource:
         definition = definition_of(source_id)
         source: TableSource = definition.make()
-        if not isinstance(source, (SplitSource, FileTableSource)):
+        if not isinstance(source, (SplitSource, SparkFilesSource)):
             raise SourceError(
                 f"the format {definition.format} gave a {type(source).__name__}, which is no SplitSource: "
                 "see tidemill.batches.table_source"
@@ -152,14 +152,14 @@ class QuerySources:
                 self.not_before_ms = max(self.not_before_ms, paid_ms)
 
     def of_files(self) -> list[str]:
-        return [each.name for each in self.sources if isinstance(each.source, FileTableSource)]
+        return [each.name for each in self.sources if isinstance(each.source, SparkFilesSource)]
 
     def files(self, ranges: Mapping[int, OffsetRange]) -> dict[str, list[str]]:
         """The files that a batch reads, by source id."""
         return {
             source.source_id: list(source.source.files(ranges[source.number]))
             for source in self.sources
-            if isinstance(source.source, FileTableSource)
+            if isinstance(source.source, SparkFilesSource)
         }
 
     def splits(

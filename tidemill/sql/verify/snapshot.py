@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidemill.batches.batch import EVERYTHING, OffsetRange
 from tidemill.batches.source import SourceRuntime
-from tidemill.batches.table_source import FileTableSource, Split, SplitSource, TableSource
+from tidemill.batches.table_source import SparkFilesSource, Split, SplitSource, TableSource
 from tidemill.common.clock import Clock, SystemClock
 from tidemill.common.output_modes import APPEND
 from tidemill.errors import UnsupportedError
@@ -82,7 +82,7 @@ def _snapshot(df: DataFrame, ranges_of: Callable[[str], Consumed]) -> DataFrame:
 
     def replace(source_id: str, placeholder: Any) -> Any:
         source, ranges = ranges_of(source_id)
-        if isinstance(source, FileTableSource):
+        if isinstance(source, SparkFilesSource):
             files = [file for range_ in ranges for file in source.files(range_)]
             return leaves.of_files(placeholder, source_id, files)
         assert isinstance(source, SplitSource)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark import RDD, Accumulator, Broadcast, SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
-from tidemill.sources.queue import QueueReader
+from tidemill.sources.queue import QueueSourceFactory
 from tidemill.streaming.dstream import DStream
 from tidemill.streaming.graph.node import DStreamNode
 from tidemill.streaming.graph.stateless_nodes import InputNode
@@ -37,7 +37,7 @@ REMEDIES: list[tuple[type | tuple[type, ...], str]] = [
 
 def explain(graph: DStreamGraph, error: Exception) -> str:
     for node in graph.nodes():
-        if isinstance(node, InputNode) and isinstance(node.make_source, QueueReader):
+        if isinstance(node, InputNode) and isinstance(node.make_source, QueueSourceFactory):
             for position, entry in enumerate(node.make_source.entries):
                 if isinstance(entry, RDD):
                     return (

@@ -29,12 +29,12 @@ from tidemill.sources.files.file_stream_options import (
     FILE_STREAM_OPTIONS,
     FileFilter,
 )
-from tidemill.sources.files.file_table import FilesSource
+from tidemill.sources.files.file_stream_source import FileStreamSource
 from tidemill.sources.files.file_tree import FileTree, HadoopTree, LocalTree
-from tidemill.sources.files.hadoop_paths import expand_braces, glob_regex, matching_paths, uri_of
 from tidemill.sources.files.seen_files import SeenFiles
 from tidemill.spark.files.file_formats import format_options
 from tidemill.spark.files.hadoop_files import HadoopFileSystem
+from tidemill.spark.files.hadoop_paths import expand_braces, glob_regex, matching_paths, uri_of
 from tidemill.testing import ManualClock
 
 TEXT = StructType([StructField("value", StringType())])
@@ -50,13 +50,17 @@ def incoming(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def make(sc: SparkContext, incoming: Path, tmp_path: Path) -> Iterator[Callable[..., FilesSource]]:
+def make(
+    sc: SparkContext, incoming: Path, tmp_path: Path
+) -> Iterator[Callable[..., FileStreamSource]]:
     """A started source. It keeps a log if asked to, in the same place for all of a test."""
     made = []
 
-    def start(path: object = incoming, *, logged: bool = False, **options: object) -> FilesSource:
+    def start(
+        path: object = incoming, *, logged: bool = False, **options: object
+    ) -> FileStreamSource:
         given_options = {name: str(value) for name, value in options.items()}
-        source = FilesSource(sc, str(path), given_options, TEXT, "text")
+        source = FileStreamSource(sc, str(path), given_options, TEXT, "text")
         log = SourceLog(LocalStorage(str(tmp_path / "checkpoint")), "0") if logged else None
         source.start(SourceRuntime(0, ManualClock(NOW_MS), log))
         made.append(source)
@@ -75,18 +79,20 @@ def put(folder: Path, name: str, at_s: float, text: str = "x\n") -> Path:
     return path
 
 
-def names(source: FilesSource, start: Any, end: Any) -> list[str]:
+def names(source: FileStreamSource, start: Any, end: Any) -> list[str]:
     return [path.rsplit("/", 1)[-1] for path in source.files(OffsetRange(start, end))]
 
 
 def take(
-    source: FilesSource, start: Any, limit: AdmissionLimit = UNLIMITED
+    source: FileStreamSource, start: Any, limit: AdmissionLimit = UNLIMITED
 ) -> tuple[Any, list[str]]:
     end = source.latest_offset(start, limit, 0)
     return end, names(source, start, end)
 
 
-def batches(source: FilesSource, start: Any = None, limit: AdmissionLimit = UNLIMITED) -> list[Any]:
+def batches(
+    source: FileStreamSource, start: Any = None, limit: AdmissionLimit = UNLIMITED
+) -> list[Any]:
     """The names of the files, batch by batch, until there is nothing new."""
     start = START if start is None else start
     found = []
@@ -105,7 +111,7 @@ def at(offset: int) -> dict[str, int]:
 
 
 def test_files_come_once_in_the_order_of_their_times(
-    make: Callable[..., FilesSource], incoming: Path
+    make: Callable[..., FileStreamSource], incoming: Path
 ) -> None:
     source = make()
     assert source.initial_offset() == START
@@ -126,7 +132,7 @@ def test_files_come_once_in_the_order_of_their_times(
 
 
 def test_hidden_files_and_other_directories_do_not_count(
-    make: Callable[..., FilesSource], incoming: Path
+    make: Callable[..., FileStreamSource], incoming: Path
 ) -> None:
     for name in (
         ".a",
@@ -157,7 +163,7 @@ def test_the_columns_of_partitions_are_found(
     put(incoming, "day=1/a.csv", 1, "u\n")
     put(incoming, "day=2/b.csv", 2, "v\n")
     schema = StructType([StructField("name", StringType()), StructField("day", IntegerType())])
-    source = FilesSource(sc, str(incoming), {"maxFilesPerTrigger": "1"}, schema, "csv")
+    source = FileStreamSource(sc, str(incoming), {"maxFilesPerTrigger": "1"}, schema, "csv")
     source.start(SourceRuntime(0, ManualClock(NOW_MS)))
     second = source.latest_offset(source.latest_offset(START, UNLIMITED, 0), UNLIMITED, 0)
     files = source.files(OffsetRange(at(0), second))
@@ -168,7 +174,7 @@ def test_the_columns_of_partitions_are_found(
 
 
 def test_names_with_special_characters_are_read_by_spark(
-    spark: SparkSession, make: Callable[..., FilesSource], incoming: Path
+    spark: SparkSession, make: Callable[..., FileStreamSource], incoming: Path
 ) -> None:
     strange = [
         "a b",
@@ -196,7 +202,7 @@ def test_names_with_special_characters_are_read_by_spark(
     assert again.files(OffsetRange(START, end)) == source.files(OffsetRange(START, end))
 
 
-def test_patterns_are_hadoop_s(make: Callable[..., FilesSource], tmp_path: Path) -> None:
+def test_patterns_are_hadoop_s(make: Callable[..., FileStreamSource], tmp_path: Path) -> None:
     root = tmp_path / "logs"
     put(root, "2024/app/a.log", 1)
     put(root, "2025/app/b.log", 2)
@@ -253,7 +259,9 @@ def test_uris_are_java_s(sc: SparkContext, name: str) -> None:
     assert uri_of(f"/in/{name}") == f"file://{path}"
 
 
-def test_modification_times_as_bounds(make: Callable[..., FilesSource], incoming: Path) -> None:
+def test_modification_times_as_bounds(
+    make: Callable[..., FileStreamSource], incoming: Path
+) -> None:
     for hour in range(4):
         put(incoming, str(hour), 1_577_836_800 + hour * 3600)  # 2020-01-01T00:00:00Z and later
     assert batches(make(modifiedAfter="2020-01-01T00:00:00")) == [["1", "2", "3"]]
@@ -269,7 +277,7 @@ def test_modification_times_as_bounds(make: Callable[..., FilesSource], incoming
 
 
 def test_limits_of_options_and_of_the_caller_hold_together(
-    make: Callable[..., FilesSource], incoming: Path
+    make: Callable[..., FileStreamSource], incoming: Path
 ) -> None:
     for number in range(5):
         put(incoming, f"f{number}", number + 1, "x" * 10)
@@ -283,7 +291,7 @@ def test_limits_of_options_and_of_the_caller_hold_together(
 
 
 def test_records_are_bytes_by_what_was_learned(
-    make: Callable[..., FilesSource], incoming: Path
+    make: Callable[..., FileStreamSource], incoming: Path
 ) -> None:
     for number in range(6):
         put(incoming, f"f{number}", number + 1, "x" * 100)
@@ -299,7 +307,7 @@ def test_records_are_bytes_by_what_was_learned(
     assert take(again, second, limit)[1] == ["f3", "f4"]
 
 
-def test_the_newest_first(make: Callable[..., FilesSource], incoming: Path) -> None:
+def test_the_newest_first(make: Callable[..., FileStreamSource], incoming: Path) -> None:
     for number in range(4):
         put(incoming, f"f{number}", 1e9 + number * 100 * 86400)
     source = make(latestFirst=True, maxFilesPerTrigger=2, maxFileAge="1d")
@@ -310,7 +318,7 @@ def test_the_newest_first(make: Callable[..., FilesSource], incoming: Path) -> N
 
 
 def test_age_is_counted_from_the_newest_file(
-    make: Callable[..., FilesSource], incoming: Path
+    make: Callable[..., FileStreamSource], incoming: Path
 ) -> None:
     source = make(maxFileAge="10s")
     put(incoming, "a", 1000)
@@ -328,7 +336,7 @@ def test_age_is_counted_from_the_newest_file(
 
 
 def test_a_name_in_another_directory_is_the_same_file(
-    make: Callable[..., FilesSource], incoming: Path
+    make: Callable[..., FileStreamSource], incoming: Path
 ) -> None:
     put(incoming, "day=1/a", 1)
     put(incoming, "day=2/a", 2)
@@ -342,7 +350,7 @@ def test_a_name_in_another_directory_is_the_same_file(
 
 
 def test_files_that_wait_are_remembered_for_a_while(
-    make: Callable[..., FilesSource], incoming: Path
+    make: Callable[..., FileStreamSource], incoming: Path
 ) -> None:
     for number in range(10):
         put(incoming, f"f{number}", 100 + number)
@@ -364,7 +372,7 @@ def test_files_that_wait_are_remembered_for_a_while(
 
 
 def test_a_plan_that_was_given_up_is_made_again(
-    make: Callable[..., FilesSource], incoming: Path
+    make: Callable[..., FileStreamSource], incoming: Path
 ) -> None:
     put(incoming, "a", 1)
     source = make(logged=True, maxFilesPerTrigger=1)
@@ -379,7 +387,7 @@ def test_a_plan_that_was_given_up_is_made_again(
 
 
 def test_a_failed_write_changes_nothing(
-    make: Callable[..., FilesSource], incoming: Path, monkeypatch: pytest.MonkeyPatch
+    make: Callable[..., FileStreamSource], incoming: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(incoming, "a", 1)
     source = make(logged=True)
@@ -413,8 +421,8 @@ def test_every_file_is_in_exactly_one_batch(
     incoming = folder / "in"
     incoming.mkdir()
 
-    def started() -> FilesSource:
-        source = FilesSource(sc, str(incoming), {}, TEXT, "text")
+    def started() -> FileStreamSource:
+        source = FileStreamSource(sc, str(incoming), {}, TEXT, "text")
         log = SourceLog(LocalStorage(str(folder / "checkpoint")), "0")
         source.start(SourceRuntime(0, ManualClock(NOW_MS), log))
         source.resumed(start)
@@ -448,7 +456,7 @@ def test_every_file_is_in_exactly_one_batch(
     assert sorted(names(started(), START, start)) == sorted(taken)
 
 
-def test_available_now_means_now(make: Callable[..., FilesSource], incoming: Path) -> None:
+def test_available_now_means_now(make: Callable[..., FileStreamSource], incoming: Path) -> None:
     for number in range(5):
         put(incoming, f"f{number}", number + 1)
     source = make(maxFilesPerTrigger=2, logged=True)
@@ -462,7 +470,9 @@ def test_available_now_means_now(make: Callable[..., FilesSource], incoming: Pat
     assert take(make(logged=True), at(1))[1] == ["later"]
 
 
-def test_a_log_that_lacks_what_was_planned_is_noticed(make: Callable[..., FilesSource]) -> None:
+def test_a_log_that_lacks_what_was_planned_is_noticed(
+    make: Callable[..., FileStreamSource],
+) -> None:
     with pytest.raises(CheckpointError, match="up to offset 7"):
         make(logged=True).resumed(at(7))
     with pytest.raises(CheckpointError, match="belongs to another query"):
@@ -470,7 +480,9 @@ def test_a_log_that_lacks_what_was_planned_is_noticed(make: Callable[..., FilesS
     make(logged=True).resumed(None)
 
 
-def test_without_a_log_memory_is_let_go(make: Callable[..., FilesSource], incoming: Path) -> None:
+def test_without_a_log_memory_is_let_go(
+    make: Callable[..., FileStreamSource], incoming: Path
+) -> None:
     put(incoming, "a", 1)
     source = make()
     end, _ = take(source, START)
@@ -489,7 +501,7 @@ def test_without_a_log_memory_is_let_go(make: Callable[..., FilesSource], incomi
 
 
 def test_a_directory_that_is_not_there(
-    make: Callable[..., FilesSource], incoming: Path, caplog: pytest.LogCaptureFixture
+    make: Callable[..., FileStreamSource], incoming: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with pytest.raises(UsageError, match="no such file or directory"):
         make(incoming / "nowhere")
@@ -505,7 +517,7 @@ def test_a_directory_that_is_not_there(
 
 
 def test_a_file_that_vanished_while_it_waited(
-    make: Callable[..., FilesSource], incoming: Path, caplog: pytest.LogCaptureFixture
+    make: Callable[..., FileStreamSource], incoming: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     for number in range(4):
         put(incoming, f"f{number}", number + 1)
@@ -516,7 +528,9 @@ def test_a_file_that_vanished_while_it_waited(
     assert "f1 is gone" in caplog.text
 
 
-def test_links_that_lead_nowhere_or_back(make: Callable[..., FilesSource], incoming: Path) -> None:
+def test_links_that_lead_nowhere_or_back(
+    make: Callable[..., FileStreamSource], incoming: Path
+) -> None:
     put(incoming, "sub/a", 1)
     (incoming / "dangling").symlink_to("nowhere")
     (incoming / "sub" / "back").symlink_to(incoming)
@@ -544,7 +558,7 @@ def test_links_that_lead_nowhere_or_back(make: Callable[..., FilesSource], incom
     ],
 )
 def test_bad_values_are_refused_by_name(
-    make: Callable[..., FilesSource], option: str, value: str
+    make: Callable[..., FileStreamSource], option: str, value: str
 ) -> None:
     with pytest.raises(UsageError) as caught:
         make(**{option: value})
@@ -552,7 +566,9 @@ def test_bad_values_are_refused_by_name(
     assert repr(value) in str(caught.value)
 
 
-def test_options_that_do_not_go_together(make: Callable[..., FilesSource], incoming: Path) -> None:
+def test_options_that_do_not_go_together(
+    make: Callable[..., FileStreamSource], incoming: Path
+) -> None:
     with pytest.raises(UsageError, match="exclude each other"):
         make(maxFilesPerTrigger=1, maxBytesPerTrigger=1)
     with pytest.raises(UsageError, match="sourceArchiveDir"):
@@ -570,7 +586,7 @@ def test_options_that_do_not_go_together(make: Callable[..., FilesSource], incom
 
 
 def test_files_are_deleted_when_their_batch_is_committed(
-    make: Callable[..., FilesSource], incoming: Path, caplog: pytest.LogCaptureFixture
+    make: Callable[..., FileStreamSource], incoming: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     for number in range(4):
         put(incoming, f"f{number}", number + 1)
@@ -589,7 +605,7 @@ def test_files_are_deleted_when_their_batch_is_committed(
 
 
 def test_after_a_restart_only_what_is_committed_is_cleaned(
-    make: Callable[..., FilesSource], incoming: Path
+    make: Callable[..., FileStreamSource], incoming: Path
 ) -> None:
     for number in range(3):
         put(incoming, f"f{number}", number + 1)
@@ -606,7 +622,7 @@ def test_after_a_restart_only_what_is_committed_is_cleaned(
 
 
 def test_files_are_archived_with_their_paths(
-    make: Callable[..., FilesSource],
+    make: Callable[..., FileStreamSource],
     incoming: Path,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
@@ -651,7 +667,7 @@ def manifest_line(path: Path, **more: object) -> str:
 
 
 def test_only_what_a_manifest_lists_is_read(
-    make: Callable[..., FilesSource], incoming: Path
+    make: Callable[..., FileStreamSource], incoming: Path
 ) -> None:
     source = make()
     manifest = incoming / "_spark_metadata"
@@ -725,7 +741,7 @@ def test_settled_directories_still_show_what_comes(
 
 
 def test_ten_thousand_files_cost_nothing_while_nothing_comes(
-    make: Callable[..., FilesSource], incoming: Path, monkeypatch: pytest.MonkeyPatch
+    make: Callable[..., FileStreamSource], incoming: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in range(10_000):
         (incoming / f"f{number}").touch()
@@ -816,7 +832,7 @@ def test_a_query_of_spark_goes_on_here_and_back(
 
     def run_here() -> list[str]:
         """What an engine does, for this one source: plan, write offsets, read, commit."""
-        source = FilesSource(sc, str(incoming), {"maxFilesPerTrigger": "2"}, TEXT, "text")
+        source = FileStreamSource(sc, str(incoming), {"maxFilesPerTrigger": "2"}, TEXT, "text")
         log = SourceLog(LocalStorage(str(checkpoint)), "0")
         log.put("initial", [START])  # as the planner does: Spark does not mind
         source.start(SourceRuntime(0, ManualClock(NOW_MS), log))
@@ -863,7 +879,7 @@ def test_a_query_of_spark_goes_on_here_and_back(
 )
 def test_spark_s_own_source_takes_the_same_files(
     spark: SparkSession,
-    make: Callable[..., FilesSource],
+    make: Callable[..., FileStreamSource],
     incoming: Path,
     tmp_path: Path,
     files: list[str],
@@ -885,7 +901,7 @@ def test_spark_s_own_source_takes_the_same_files(
 
 
 def test_the_manifest_that_spark_writes_is_read(
-    spark: SparkSession, make: Callable[..., FilesSource], incoming: Path, tmp_path: Path
+    spark: SparkSession, make: Callable[..., FileStreamSource], incoming: Path, tmp_path: Path
 ) -> None:
     from pyspark.sql.streaming import DataStreamReader, DataStreamWriter
 

@@ -45,7 +45,7 @@ CLOCK_MAY_GO_BACK_MS = 2 * 3_600_000
 """So far may the machine's clock be set back without a file being missed or taken twice."""
 
 
-class FileSource(RecordSource):
+class RecordFilesSource(RecordSource):
     """Offset: how many files the stream has taken so far.
 
     A file belongs to the stream if it was not there when the stream was made, and if its modification
@@ -250,7 +250,7 @@ def needs_spark(file: FoundFile) -> bool:
     return not is_local(file) or file.path.endswith((".deflate", ".lz4", ".snappy", ".zst"))
 
 
-class TextFileSource(FileSource):
+class TextFilesSource(RecordFilesSource):
     """Lines of UTF-8 text. What Python can read is read by Python, all else by Spark."""
 
     def _read_files(self, files: list[FoundFile]) -> RDD[str]:
@@ -290,7 +290,7 @@ def uri_of(file: FoundFile) -> str:
     return f"file://{path}" if is_local(file) else path
 
 
-class BinaryRecordsSource(FileSource):
+class BinaryFilesSource(RecordFilesSource):
     """Records of a fixed length, one after the other."""
 
     def __init__(
@@ -316,7 +316,7 @@ class BinaryRecordsSource(FileSource):
 
 
 @dataclass(frozen=True)
-class DirectoryReader:
+class DirectorySourceFactory:
     """Makes the source of a directory, when the program is written and again when it is recovered."""
 
     directory: str
@@ -324,11 +324,11 @@ class DirectoryReader:
     batches_remembered: int
     record_length: int | None = None
 
-    def __call__(self, spark_context: SparkContext) -> FileSource:
+    def __call__(self, spark_context: SparkContext) -> RecordFilesSource:
         lister = lister_for(spark_context, self.directory, self.batches_remembered)
         if self.record_length is None:
-            return TextFileSource(spark_context, lister, self.remember_ms)
-        return BinaryRecordsSource(spark_context, lister, self.remember_ms, self.record_length)
+            return TextFilesSource(spark_context, lister, self.remember_ms)
+        return BinaryFilesSource(spark_context, lister, self.remember_ms, self.record_length)
 
     def __str__(self) -> str:
         return self.directory

@@ -15,16 +15,16 @@ from pyspark.sql import SparkSession
 
 from tidemill.batches.batch import AdmissionLimit, Offset, OffsetRange, RangeSize
 from tidemill.batches.source import SourceRuntime
-from tidemill.batches.table_source import FileTableSource
+from tidemill.batches.table_source import SparkFilesSource
 from tidemill.checkpoint.compact_log import CompactLogSettings
 from tidemill.errors import CheckpointError, SourceError
 from tidemill.sources.files.directory import FoundFile
 from tidemill.sources.files.file_place import FilePlace
 from tidemill.sources.files.file_stream_options import FILE_STREAM_OPTIONS, FileStreamOptions
-from tidemill.sources.files.hadoop_paths import readable_path
 from tidemill.sources.files.seen_files import SeenFiles
 from tidemill.sources.files.spark_file_log import FileEntry, SparkFileLog
 from tidemill.sources.record_size import RecordSize
+from tidemill.spark.files.hadoop_paths import readable_path
 from tidemill.spark.session.settings import TIME_ZONE, SessionConf
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ RECORD_SIZE = "record-size"
 """The log entry with the bytes that a record has. Spark does not mind it: it is not a number."""
 
 
-class FilesSource(FileTableSource):
+class FileStreamSource(SparkFilesSource):
     """Offset: ``{"logOffset": N}``, the last entry of the log. An entry has the files of one plan.
 
     Each call of :meth:`latest_offset` at the end of the log takes new files, within the limits, and writes
