@@ -289,7 +289,7 @@ def test_a_damaged_store_is_built_again_and_that_is_said(
     file.write_bytes(damage(file.read_bytes()))
     with caplog.at_level(logging.WARNING):
         assert read(state, version) == applied({}, model)
-    assert "is of no use and is built again" in caplog.text
+    assert "is broken and is built again" in caplog.text
     caplog.clear()
     restart_process()
     assert read(state, version) == applied({}, model)
@@ -323,7 +323,7 @@ def test_of_a_key_that_is_put_twice_the_last_counts(state: OperatorState) -> Non
         put(b"twice", b"third", 7)
     assert current.written is not None
     with reading(state, 0, current.written.version) as reader:
-        assert reader.keys == 20_001
+        assert reader.key_count == 20_001
         record = reader.get_many([b"twice"])[b"twice"]
         assert (record.value, record.time_ms) == (b"third", 7)
         if state.timed:

@@ -8,7 +8,8 @@ import random
 import re
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
@@ -18,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidemill.checkpoint.local_storage import LocalStorage
+from tidemill.checkpoint.storage import Storage
 from tidemill.errors import DamagedCheckpointError
 from tidemill.state import state_file
 from tidemill.state.partition_files import PartitionFiles
@@ -25,9 +27,8 @@ from tidemill.state.state_file import (
     Record,
     StateFileWriter,
     StateHeader,
-    open_state_file,
+    open_state_batches,
     read_header,
-    to_bytes,
 )
 
 HEADER = StateHeader("totals", 0, "17.3f9a2b1c", "16.d0a4c2e8", "changes")
@@ -48,6 +49,26 @@ class InMemory(LocalStorage):
 
     def open_read(self, path: str) -> BinaryIO:
         return io.BytesIO(self.data)
+
+
+@contextmanager
+def open_state_file(
+    storage: Storage, path: str
+) -> Iterator[tuple[StateHeader, Iterator[list[Record]]]]:
+    """The header of a file and its records, batch by batch."""
+    with open_state_batches(storage, path) as (header, batches):
+        columns = (zip(*(c.to_pylist() for c in b.columns), strict=True) for b in batches)
+        yield header, ([Record(*row) for row in rows] for rows in columns)
+
+
+def to_bytes(header: StateHeader, records: Iterable[Record]) -> bytes:
+    """A whole file in memory."""
+    buffer = io.BytesIO()
+    writer = StateFileWriter(buffer, header)
+    for record in records:
+        writer.add(*record)
+    writer.finish()
+    return buffer.getvalue()
 
 
 def read(data: bytes) -> tuple[StateHeader, list[Record]]:

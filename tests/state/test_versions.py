@@ -102,7 +102,7 @@ class Versions(RuleBasedStateMachine):
 
     def check(self, reader: LocalReader, expected: Contents) -> None:
         assert contents(reader) == expected
-        assert reader.keys == len(expected)
+        assert reader.key_count == len(expected)
         asked = KEYS[::2]
         found = reader.get_many(asked)
         assert {k: (r.value, r.time_ms) for k, r in found.items()} == {

@@ -1,15 +1,14 @@
 """Keys and values as bytes.
 
 Two keys that are equal in Python must be the same bytes, in every process and every version of Python.
-Pickle does not promise that: it notices when the two strings of a tuple are one object, ``1`` and ``1.0``
-are different to it, and it writes a set in the order of its hashes. So the usual types of keys have an
-encoding of their own, which is also what decides the partition of a key. Objects of other types are pickled,
-their parts by the same encodings, and are the same key if what they are made of is.
+Pickle does not promise that: it notices when the two strings of a tuple are one object, it treats ``1`` and
+``1.0`` as different, and it writes a set in the order of its hashes. So the usual types of keys have an
+encoding of their own, which also decides the partition of a key. Objects of other types are pickled, with
+their parts in the same encodings; two such objects are the same key if their parts are.
 
-An equal key comes back, not always one of the same type: ``True`` as ``1``, ``Decimal("0.5")`` as ``0.5``, a
-time with a zone in UTC. The exception to equality: a named tuple, an enum, or whatever else is a subclass of
-a usual type, and a time of numpy, come back as what they were, and so are other keys than the plain values
-that they are equal to.
+Decoding returns an equal key, not always of the same type: ``True`` as ``1``, ``Decimal("0.5")`` as ``0.5``,
+a time with a zone in UTC. The exception: subclasses of the usual types (a named tuple, an enum) and numpy's
+times keep their type, and are therefore different keys from the plain values that they are equal to.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from tidemill.errors import ProgramError
 _DOUBLE = struct.Struct(">d")
 _LENGTH = struct.Struct(">I")
 _NAN = b"fnan"
-# Python refuses to write or read more decimal digits than a limit, which a user can set as low as 640.
+# Python limits the number of decimal digits of an int, and a user can set the limit as low as 640.
 _LONG_INT = 10**600
 _LONG_DECIMAL = 10_000
 
@@ -44,7 +43,7 @@ def _encode_int(key: int) -> bytes:
 
 
 def _encode_float(key: float) -> bytes:
-    # Equal to an int means: the same key as that int. Not a number is one key, whatever its bits.
+    # A float that equals an int is the same key as that int. NaN is one key, whatever its bits.
     if math.isfinite(key):
         return b"i%d" % int(key) if key == int(key) else b"f" + _DOUBLE.pack(key)
     return _NAN if key != key else b"f" + _DOUBLE.pack(key)
@@ -70,7 +69,7 @@ def _encode_datetime(key: datetime) -> bytes:
     if offset is None:
         return b"D" + local.isoformat().encode()
     if key.replace(fold=1 - key.fold).utcoffset() != offset:
-        # An hour that the zone has twice or not at all: equal to times of the same zone only.
+        # In an hour that the zone has twice or not at all, it equals only times of the same zone.
         return _pickled(key.replace(fold=0))
     try:
         return b"U" + (local - offset).isoformat().encode()
@@ -80,15 +79,15 @@ def _encode_datetime(key: datetime) -> bytes:
 
 def _encode_numpy(key: Any) -> bytes:
     if key.dtype.kind in "mM":
-        # Times stay numpy's: which of Python's they are equal to depends on their unit. Among
-        # themselves they are equal whatever the unit.
+        # Keep numpy's times: their unit decides which of Python's times they equal. Among themselves
+        # they are equal whatever the unit.
         unit = "timedelta64[us]" if key.dtype.kind == "m" else "datetime64[us]"
         in_us = key.astype(unit)
         return _pickled(in_us if in_us.astype(key.dtype) == key else key)
     plain = key.item()
     if type(plain) is not type(key):
         return encode_key(plain)
-    # A long double is its own item.
+    # The item() of a long double is a long double.
     return _encode_float(float(key)) if key == float(key) or key != key else _pickled(key)
 
 
@@ -108,7 +107,7 @@ _ENCODERS: dict[type, Callable[[Any], bytes]] = {
     Decimal: _encode_decimal,
     UUID: lambda key: b"u" + key.bytes,
     datetime: _encode_datetime,
-    # Not keys themselves, but the state of an object can be in them.
+    # These are not keys themselves, but an object that is a key may have them as attributes.
     set: lambda key: _join(b"Z", sorted({encode_key(part) for part in key})),
     dict: lambda key: _join(b"m", sorted(encode_key(item) for item in key.items())),
     **dict.fromkeys(np.sctypeDict.values(), _encode_numpy),
@@ -116,7 +115,8 @@ _ENCODERS: dict[type, Callable[[Any], bytes]] = {
 
 
 def encode_key(key: Any) -> bytes:
-    """
+    """Return the bytes of a key, the same for equal keys.
+
     >>> encode_key("a"), encode_key(1) == encode_key(1.0) == encode_key(True)
     (b'sa', True)
     """
@@ -125,11 +125,11 @@ def encode_key(key: Any) -> bytes:
 
 
 class _KeyPickler(pickle.Pickler):
-    """Leaves all parts that have an encoder to it."""
+    """Pickles an object, but encodes those of its parts that have an encoder."""
 
     def __init__(self, key: Any, file: io.BytesIO) -> None:
         super().__init__(file, 4)
-        self.fast = True  # no memory of objects seen: equal parts give equal bytes
+        self.fast = True  # without a memo of seen objects, equal parts give equal bytes
         self._key = key
 
     def persistent_id(self, part: Any) -> bytes | None:
@@ -137,7 +137,7 @@ class _KeyPickler(pickle.Pickler):
         return None if encoder is None or part is self._key else encoder(part)
 
     def reducer_override(self, part: Any) -> Any:
-        # What an object has worked out and kept is no part of what it is.
+        # The cached properties of an object do not count for its equality.
         cls = type(part)
         kept = {
             name
@@ -161,7 +161,7 @@ def _pickled(key: Any) -> bytes:
         raise ProgramError(
             f"{key!r:.200} cannot be a key: {type(key).__qualname__} cannot be pickled by its name "
             f"({error}). Put the class into a module that the executors can import (addPyFile), or "
-            "make the key of strings, numbers and tuples."
+            "build the key from strings, numbers and tuples."
         ) from error
     return b"p" + buffer.getvalue()
 
@@ -201,7 +201,8 @@ _DECODERS: dict[int, Callable[[bytes], Any]] = {
 
 
 def decode_key(data: bytes) -> Any:
-    """
+    """Return a key that equals the encoded one.
+
     >>> decode_key(encode_key(("a", 1, None)))
     ('a', 1, None)
     """
@@ -209,7 +210,7 @@ def decode_key(data: bytes) -> Any:
 
 
 def stable_hash(key: Any) -> int:
-    """Where a key belongs: the same in every process, whatever ``PYTHONHASHSEED`` says."""
+    """Return the hash that decides a key's partition, the same in every process and for every hash seed."""
     return zlib.crc32(encode_key(key))
 
 
@@ -217,7 +218,7 @@ def encode_value(value: Any) -> bytes:
     try:
         return pickle.dumps(value, 5)
     except (pickle.PicklingError, AttributeError, TypeError):
-        # A class that is defined in the program itself, not in a module, can only go along by value.
+        # A class that is defined in the program itself, not in a module, must be pickled by value.
         return bytes(cloudpickle.dumps(value, 5))  # type: ignore[no-untyped-call]
 
 

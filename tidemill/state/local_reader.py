@@ -1,4 +1,4 @@
-"""Reading the local store: single records, some keys at once, or everything in chunks."""
+"""Reading the local store: single records, many keys at once, or everything in chunks."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Chunk(NamedTuple):
 
 
 def pairs_of(found: Any) -> list[tuple[bytes, bytes]]:
-    """What LMDB gives out of a transaction that was begun without buffers."""
+    """Give LMDB's results their type, as a transaction without buffers returns them."""
     return cast("list[tuple[bytes, bytes]]", found)
 
 
@@ -47,7 +47,7 @@ def as_list(keys: Sequence[bytes] | pa.BinaryArray) -> Sequence[bytes]:
 
 
 class LocalReader:
-    """One consistent view of an environment, whatever is written meanwhile."""
+    """A consistent view of an environment, which later writes do not change."""
 
     def __init__(
         self,
@@ -61,16 +61,16 @@ class LocalReader:
         self._by_time = by_time
         name = txn.get(VERSION, db=meta)
         self.version: str | None = None if name is None else bytes(name).decode()
-        # How many files of changes the way here had, since a snapshot or since the beginning.
-        self.changes = int(bytes(txn.get(CHANGES, b"0", db=meta)))
+        # The number of change files applied since the last snapshot, or since the beginning.
+        self.change_files = int(bytes(txn.get(CHANGES, b"0", db=meta)))
 
     def get_many(self, keys: Iterable[bytes]) -> dict[bytes, Record]:
-        """The records of those keys that are there, by key."""
+        """Return the records of the keys that exist, by key."""
         found = self._txn.cursor(self._data).getmulti(sorted(map(short_key, keys)))
         return {(r := unpack(short, packed)).key: r for short, packed in pairs_of(found)}
 
     def get_values(self, keys: Sequence[bytes] | pa.BinaryArray) -> list[bytes | None]:
-        """The values of keys, in their order; None where there is none."""
+        """Return the values of the keys, in the order of the keys; None for a key that does not exist."""
         shorts = [short_key(key) for key in as_list(keys)]
         found = dict(pairs_of(self._txn.cursor(self._data).getmulti(sorted(shorts))))
         return [
@@ -79,7 +79,7 @@ class LocalReader:
         ]
 
     def find(self, keys: pa.BinaryArray) -> Chunk:
-        """The records of those keys that are there, in an order that suits the store."""
+        """Return the records of the keys that exist, in no particular order."""
         if are_short(keys):
             ordered = keys.take(pc.array_sort_indices(keys)).to_pylist()
         else:
@@ -92,20 +92,20 @@ class LocalReader:
             yield unpack(short, packed)
 
     def scan_chunks(self, rows: int = ROWS_AT_ONCE) -> Iterator[Chunk]:
-        """All records, so many at once."""
+        """Yield all records, ``rows`` at a time."""
         cursor = iter(pairs_of(self._txn.cursor(self._data)))
         while pairs := list(islice(cursor, rows)):
             yield Chunk(*unpack_many(pairs))
 
     def expired(self, before_ms: int) -> Iterator[Record]:
-        """The records that were last touched before a time, the oldest first."""
+        """Yield the records that were last touched before ``before_ms``, the oldest first."""
         for short in self._expired_keys(before_ms):
             packed = self._txn.get(short, db=self._data)
             assert isinstance(packed, bytes)
             yield unpack(short, packed)
 
     def expired_chunks(self, before_ms: int, rows: int = ROWS_AT_ONCE) -> Iterator[Chunk]:
-        """As :meth:`expired`, so many at once."""
+        """Yield the same records as :meth:`expired`, ``rows`` at a time."""
         shorts = self._expired_keys(before_ms)
         cursor = self._txn.cursor(self._data)
         while some := list(islice(shorts, rows)):
@@ -122,5 +122,5 @@ class LocalReader:
             yield indexed[TIME_BYTES:]
 
     @property
-    def keys(self) -> int:
+    def key_count(self) -> int:
         return int(self._txn.stat(self._data)["entries"])

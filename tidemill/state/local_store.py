@@ -1,11 +1,11 @@
 """State on the executor's local disk: an LMDB environment that holds one version of one partition.
 
-It is a cache of the durable files. A batch reads the version before it here and writes its changes to a
-durable file; the next batch brings the environment up to that file, if it is the one that was committed,
-and goes on. Losing it costs time, nothing else.
+It is a cache of the durable files. A batch reads the previous version here and writes its changes to a
+durable file; the next batch applies that file to the environment, if it was the one that was committed.
+Losing the environment costs time, nothing else.
 
 ``data`` has ``key -> time, value``, as ``packing`` draws it; ``by_time`` has ``time + key`` for operators
-whose keys time out; ``meta`` the version, and how many files of changes it was made of.
+whose keys time out; ``meta`` has the version, and the number of change files applied since a snapshot.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from tidemill.state.partition_files import PartitionFiles, batch_of
 
 logger = logging.getLogger(__name__)
 
-MAP_BYTES = 1 << 38  # a process may have hundreds open in 2 ** 47 bytes of addresses
+MAP_BYTES = 1 << 38  # hundreds of them fit into a process's 2 ** 47 bytes of addresses
 _LOADING = "loading "
 _MOST_OPEN = 64
 
 
 class LocalStore:
-    """One environment. Any number of processes may have it open; one at a time writes."""
+    """An LMDB environment. Any number of processes may have it open; one at a time writes."""
 
     def __init__(self, path: str, timed: bool) -> None:
         self.path = path
@@ -49,11 +49,11 @@ class LocalStore:
         self._data = self._env.open_db(b"data")
         self._by_time = self._env.open_db(b"by_time") if timed else None
         self._meta = self._env.open_db(b"meta")
-        self._env.reader_check()  # readers that were killed hold on to old pages
+        self._env.reader_check()  # killed readers keep old pages alive
         self._inode = _inode(path)
 
     def _is_whole(self) -> bool:
-        # Looking at a page behind the end of the file would end the process.
+        # Reading a page behind the end of the file would kill the process.
         last_page: int = self._env.info()["last_pgno"]
         pages = os.stat(os.path.join(self.path, "data.mdb")).st_size // self._env.stat()["psize"]
         return pages > last_page
@@ -62,7 +62,7 @@ class LocalStore:
         self._env.close()
 
     def is_in_place(self) -> bool:
-        """False when somebody has cleared the folder since: then others cannot see this one."""
+        """Return False if the folder was cleared after opening, so that other processes use another file."""
         return self._inode is not None and _inode(self.path) == self._inode
 
     # -- reading -------------------------------------------------------------------------------
@@ -75,52 +75,52 @@ class LocalStore:
     # -- catching up with the durable files ----------------------------------------------------
 
     def catch_up(self, files: PartitionFiles, version: str | None) -> bool:
-        """Hold ``version``. False, and nothing is changed, if a later one is held already.
+        """Bring the store to ``version``. Return False and change nothing if it already has a later one.
 
-        IF the version is one file away from the one that is held, that file is one transaction. ELSE it is
-        loaded in several. Until the last one the environment has a name that nobody asks for, so that
-        what a process that was killed has left is never taken for a version, nor built upon.
+        IF the version is one file away from the store's, apply that file in one transaction. ELSE load it in
+        several. Until the last one the environment has a name that is no version, so that the remains of a
+        killed process are never taken for a version, nor built upon.
         """
         with self.reading() as reader:
             if reader.version == version:
                 return True
         with self._locked():
             with self.reading() as reader:
-                held, changes = reader.version, reader.changes
-            if held == version:
+                current, changes = reader.version, reader.change_files
+            if current == version:
                 return True
-            if held is not None and held.startswith(_LOADING):
-                held, changes = None, 0
-            elif held is not None and (version is None or batch_of(held) > batch_of(version)):
+            if current is not None and current.startswith(_LOADING):
+                current, changes = None, 0
+            elif current is not None and (version is None or batch_of(current) > batch_of(version)):
                 return False
-            if version is not None and held is not None:
+            if version is not None and current is not None:
                 try:
                     with files.opened(f"{version}.changes") as (header, batches):
-                        if header.parent == held:
-                            self._step(batches, held, version, changes)
+                        if header.parent == current:
+                            self._step(batches, current, version, changes)
                             return True
                 except FileNotFoundError:
                     pass
-            self._load(files, version, held, changes)
+            self._load(files, version, current, changes)
             return True
 
     def _step(
-        self, batches: Iterable[pa.RecordBatch], held: str, version: str, changes: int
+        self, batches: Iterable[pa.RecordBatch], current: str, version: str, changes: int
     ) -> None:
         with self._env.begin(write=True) as txn:
-            self._check(txn, held)
+            self._check(txn, current)
             for batch in batches:
                 self._apply(txn, batch, is_new=False)
             self._name(txn, version, changes + 1)
 
     def _load(
-        self, files: PartitionFiles, version: str | None, held: str | None, changes: int
+        self, files: PartitionFiles, version: str | None, current: str | None, changes: int
     ) -> None:
-        chain = files.chain(version, held)
+        chain = files.chain(version, current)
         loading = f"{_LOADING}{uuid.uuid4().hex}"
         with self._env.begin(write=True) as txn:
-            if held is None or chain.base != held:
-                held, changes = None, 0
+            if current is None or chain.base != current:
+                current, changes = None, 0
                 for db in (self._data, self._by_time, self._meta):
                     if db is not None:
                         txn.drop(db, delete=False)
@@ -134,7 +134,7 @@ class LocalStore:
                             self._apply(txn, batch, is_new=header.kind == "snapshot")
                     changes += header.kind == "changes"
         except FileNotFoundError:
-            # A snapshot may have taken the place of this file since the way was looked up.
+            # A snapshot may have replaced this file since the chain was looked up.
             if files.chain(version) == chain:
                 raise files.missing(name) from None
             self._load(files, version, None, 0)
@@ -144,13 +144,13 @@ class LocalStore:
             self._name(txn, version, changes)
 
     def _check(self, txn: lmdb.Transaction, name: str) -> None:
-        # The lock keeps others out, unless the folder with the lock in it was cleared meanwhile.
+        # The lock keeps other processes out, unless somebody cleared the folder with the lock in it.
         if txn.get(VERSION, db=self._meta) != name.encode():
-            raise lmdb.Error(f"{self.path} was changed by another process meanwhile")
+            raise lmdb.Error(f"another process changed {self.path} at the same time")
 
     def _apply(self, txn: lmdb.Transaction, batch: pa.RecordBatch, is_new: bool) -> None:
         shorts, now = pack_many(*batch.columns)
-        changes = dict(zip(shorts, now, strict=True))  # of a key that comes twice the last counts
+        changes = dict(zip(shorts, now, strict=True))  # the last change of a key counts
         ordered = sorted(changes)
         if ordered != shorts:
             now = [changes[short] for short in ordered]
@@ -174,21 +174,21 @@ class LocalStore:
         before: dict[bytes, bytes],
         now: list[bytes | None],
     ) -> None:
-        # Where the time of a key does not change, such as the end of a window, nothing is to be done.
-        gone, come = [], []
+        # A key whose time stays the same, such as the end of a window, needs no change of the index.
+        old_entries, new_entries = [], []
         for short, value in zip(shorts, now, strict=True):
             old = before.get(short)
             old_time = None if old is None else old[:TIME_BYTES]
             new_time = None if value is None else value[:TIME_BYTES]
             if old_time != new_time:
                 if old_time is not None:
-                    gone.append(old_time + short)
+                    old_entries.append(old_time + short)
                 if new_time is not None:
-                    come.append((new_time + short, b""))
-        for indexed in sorted(gone):
+                    new_entries.append((new_time + short, b""))
+        for indexed in sorted(old_entries):
             if index.set_key(indexed):
                 index.delete()
-        index.putmulti(sorted(come))
+        index.putmulti(sorted(new_entries))
 
     def _name(self, txn: lmdb.Transaction, version: str | None, changes: int) -> None:
         if version is None:
@@ -216,7 +216,7 @@ def _inode(path: str) -> int | None:
 
 def _open_environment(path: str) -> lmdb.Environment:
     os.makedirs(path, exist_ok=True)
-    # The map is an address range, not memory. Where a limit forbids a large one a smaller must do.
+    # The map is an address range, not memory. If a limit forbids a large one, try smaller ones.
     for map_bytes in (MAP_BYTES, MAP_BYTES >> 3, MAP_BYTES >> 6):
         try:
             return lmdb.open(
@@ -224,24 +224,24 @@ def _open_environment(path: str) -> lmdb.Environment:
                 map_size=map_bytes,
                 max_dbs=3,
                 max_readers=1024,
-                # What is durable is elsewhere: a machine that dies takes its local disk's state along.
+                # The durable files are elsewhere: this cache may die with the machine.
                 sync=False,
                 metasync=False,
                 readahead=False,
             )
         except lmdb.MemoryError:
             continue
-    raise MemoryError(f"no address space for a state of any size in {path}")
+    raise MemoryError(f"there is not enough address space to open the state in {path}")
 
 
-# A store is closed when nobody uses it and it is none of the last ones that were asked for.
+# A store is closed when nobody uses it and it is not among the most recently used ones.
 _open: WeakValueDictionary[tuple[int, str], LocalStore] = WeakValueDictionary()
 _recent: OrderedDict[tuple[int, str], LocalStore] = OrderedDict()
 _opening = threading.Lock()
 
 
 def local_store(path: str, timed: bool) -> LocalStore:
-    """The store at a path, opened once in each process: LMDB does not allow more."""
+    """Return the store at a path, opened once in each process, as LMDB demands."""
     key = (os.getpid(), path)
     with _opening:
         store = _open.get(key)
@@ -263,10 +263,8 @@ def local_store(path: str, timed: bool) -> LocalStore:
 
 
 def discard_local_store(path: str, error: Exception) -> None:
-    """Begin anew. Whoever has the store open keeps what he has, out of the way."""
-    logger.warning(
-        "the copy of the state in %s is of no use and is built again: %s", path, str(error)
-    )
+    """Move a broken store out of the way and delete it; processes that have it open keep their view."""
+    logger.warning("the copy of the state in %s is broken and is built again: %s", path, error)
     doomed = f"{path}.{uuid.uuid4().hex[:8]}.damaged"
     with suppress(FileNotFoundError):
         os.rename(path, doomed)
@@ -275,7 +273,7 @@ def discard_local_store(path: str, error: Exception) -> None:
 
 @contextmanager
 def scratch_store(parent: str, timed: bool) -> Iterator[LocalStore]:
-    """An environment for one use."""
+    """Open an empty store for one use, and delete it after the ``with`` block."""
     os.makedirs(parent, exist_ok=True)
     path = tempfile.mkdtemp(prefix="scratch-", dir=parent)
     store = LocalStore(path, timed)

@@ -1,4 +1,4 @@
-"""Which versions the state of a stream's operators has: the driver's side of the state store."""
+"""The driver's side of the state store: the versions of every operator's state."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tidemill.state.reports import StateReport
 from tidemill.state.state_file import damaged
 
 Versions = tuple[str | None, ...]
-"""The version of each partition; None is the empty state that everything begins with."""
+"""The version of each partition; None is the empty state before the first version."""
 
 SNAPSHOT_EVERY = 50
 SNAPSHOT_AT_LATEST = 1_000
@@ -25,7 +25,7 @@ SNAPSHOT_AT_LATEST = 1_000
 
 @dataclass
 class SinceSnapshot:
-    """What has come since the last snapshot of a partition."""
+    """The versions and bytes written since the last snapshot of a partition."""
 
     versions: int = 0
     bytes_written: int = 0
@@ -33,10 +33,10 @@ class SinceSnapshot:
 
     @property
     def is_due(self) -> bool:
-        """True when reading all changes has become work, compared with reading the snapshot.
+        """True when reading all changes has become expensive, compared with reading the snapshot.
 
-        A snapshot costs as much as there is state. Taken every so many versions, whatever they changed, it
-        would make small changes to a large state expensive.
+        A snapshot costs as much as the whole state. A snapshot after a fixed number of versions would make
+        small changes to a large state expensive.
         """
         if self.versions < SNAPSHOT_EVERY:
             return False
@@ -45,18 +45,18 @@ class SinceSnapshot:
 
 @dataclass
 class StateOperators:
-    """The versions of every batch that is committed and kept, and of the one that is running."""
+    """The state versions of all committed batches that are kept, and of the running batch."""
 
     storage: Storage
     stream_id: str
-    # The operators, each with whether its keys time out.
+    # Operator id to whether its keys time out.
     operators: Mapping[str, bool]
     history: dict[int, dict[str, Versions]] = field(default_factory=dict)
     on_snapshot_due: Callable[[str, list[int]], None] | None = None
     _running: dict[int, dict[str, Versions]] = field(default_factory=dict)
     _since: dict[tuple[str, int], SinceSnapshot] = field(default_factory=dict)
     _last: int = INITIAL
-    # A handler thread, the scheduler's loop and the generator's loop all have to do with it.
+    # A handler thread, the scheduler's loop and the generator's loop all use this object.
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
     @classmethod
@@ -67,6 +67,7 @@ class StateOperators:
         logged: LoggedBatches,
         operators: Mapping[str, bool],
     ) -> StateOperators:
+        """Return the versions as of the last committed batch in the log."""
         initial = {name: read_initial(storage, name) for name in operators}
         history = {INITIAL: {name: versions for name, versions in initial.items() if versions}}
         for batch_id, commit in logged.commits.items():
@@ -82,12 +83,12 @@ class StateOperators:
         return OperatorState(self.storage, self.stream_id, operator, self.operators[operator])
 
     def base(self, operator: str, batch_id: int, partitions: int) -> Versions:
-        """What a batch starts from."""
+        """Return the versions that a batch starts from."""
         with self._lock:
             before = batch_id - 1 if batch_id > 0 else INITIAL
             if before not in self.history and before <= self._last:
                 raise IllegalStateError(
-                    f"batch {batch_id} is too old: the state it started from is not kept any more"
+                    f"batch {batch_id} is too old: the state that it started from has been deleted"
                 )
             return self.history[before].get(operator) or (None,) * partitions
 
@@ -97,9 +98,9 @@ class StateOperators:
     def written(
         self, operator: str, batch_id: int, reports: Sequence[WrittenVersion | StateReport]
     ) -> Versions:
-        """All partitions of an operator have been computed for the running batch.
+        """Note the new versions of an operator, whose partitions the running batch has all computed.
 
-        One without a version has not changed, and keeps the version that it had.
+        A partition that reports no version has not changed, and keeps its old version.
         """
         with self._lock:
             versions: Versions = tuple(report.version for report in reports)
@@ -110,7 +111,7 @@ class StateOperators:
             for partition, report in enumerate(reports):
                 if report.version is None:
                     continue
-                # A driver that has just started knows of no versions: the task has seen them.
+                # A driver that has just started does not know the number of versions: the task does.
                 since = self._since.setdefault(
                     (operator, partition), SinceSnapshot(report.changes_before)
                 )
@@ -119,17 +120,17 @@ class StateOperators:
             return versions
 
     def versions_at(self, operator: str, batch_id: int) -> Versions | None:
-        """What a batch made of an operator's state; of the running one what it has made so far."""
+        """Return an operator's versions after a batch; for the running batch, those it has written so far."""
         with self._lock:
             return self._at(batch_id).get(operator)
 
     def latest(self, operator: str) -> Versions | None:
-        """As of the last committed batch."""
+        """Return an operator's versions after the last committed batch."""
         with self._lock:
             return self.history[self._last].get(operator)
 
     def versions_of(self, batch_id: int) -> Mapping[str, Versions]:
-        """All operators' versions after a batch, for its commit."""
+        """Return all operators' versions after a batch, for its commit."""
         with self._lock:
             return self._at(batch_id)
 
@@ -140,6 +141,7 @@ class StateOperators:
         return {**before, **self._running.get(batch_id, {})}
 
     def committed(self, batch_id: int) -> None:
+        """Note that a batch is committed, and announce the snapshots that are due."""
         due: dict[str, list[int]] = {}
         with self._lock:
             self.history[batch_id] = self._at(batch_id)
@@ -148,7 +150,7 @@ class StateOperators:
             for (operator, partition), since in self._since.items():
                 if since.is_due:
                     due.setdefault(operator, []).append(partition)
-                    # Until it is taken the last one says how large the state is.
+                    # Until the new snapshot is taken, the last one says how large the state is.
                     self._since[operator, partition] = SinceSnapshot(
                         snapshot_bytes=since.snapshot_bytes
                     )
@@ -161,7 +163,7 @@ class StateOperators:
             self._since.setdefault((operator, partition), SinceSnapshot()).snapshot_bytes = size
 
     def forget_before(self, batch_id: int) -> None:
-        """No batch before this one will be looked at again."""
+        """Drop the versions that only batches before this one need."""
         with self._lock:
             oldest = min(batch_id - 1, self._last)
             for old in [n for n in self.history if n < oldest]:
@@ -178,7 +180,7 @@ def _initial_file(operator: str) -> str:
 
 
 def write_initial(storage: Storage, operator: str, versions: Versions) -> None:
-    """``state/<operator>/initial``: ``{"versions": ["-1.5d0c...", null]}``"""
+    """Write ``state/<operator>/initial``: ``{"versions": ["-1.5d0c...", null]}``"""
     storage.write(_initial_file(operator), json.dumps({"versions": versions}).encode())
 
 

@@ -1,7 +1,7 @@
-"""How a record lies in the local store.
+"""The layout of a record in the local store.
 
-``short key -> time, value``, where the time is 8 bytes whose order is the order of time, before 1970 too.
-A key that LMDB would not take is kept in front of the value, under its hash::
+``short key -> time, value``, where the time is 8 bytes that sort by time, before 1970 too.
+A key that LMDB would not accept is stored in front of the value, under its hash::
 
     sa              80 00 01 9c a5 b7 f8 00 <value>
     ff <sha-256>    80 00 01 9c a5 b7 f8 00 00 00 02 58 <the key, 600 bytes> <value>
@@ -31,14 +31,14 @@ _HASHED = 0xFF
 
 
 def short_key(key: bytes) -> bytes:
-    # LMDB has no empty keys either.
+    # LMDB does not accept empty keys either.
     if 0 < len(key) <= LONGEST_KEY and key[0] != _HASHED:
         return key
     return b"\xff" + hashlib.sha256(key).digest()
 
 
 def are_short(keys: pa.BinaryArray) -> bool:
-    """True if all keys are their own short keys, as nearly always."""
+    """Return True if all keys are their own short keys, which is nearly always so."""
     if len(keys) == 0:
         return True
     data, offsets = data_and_offsets(keys)
@@ -55,7 +55,7 @@ def pack_time(time_ms: int) -> bytes:
 def pack_many(
     keys: pa.BinaryArray, values: pa.BinaryArray, times_ms: pa.Int64Array
 ) -> tuple[list[bytes], list[bytes | None]]:
-    """Short keys, and what is kept under them: None where there is no value."""
+    """Return the short keys and their packed records; None where the value is null."""
     times = (np.asarray(times_ms).view(np.uint64) ^ np.uint64(_TIME_ZERO)).astype(">u8")
     heads = [sliced(times.view(np.uint8), np.arange(len(keys) + 1) * TIME_BYTES)]
     if are_short(keys):
@@ -85,7 +85,7 @@ def unpack_value(short: bytes, packed: bytes) -> bytes:
 
 
 def unpack_many(pairs: Sequence[tuple[bytes, bytes]]) -> tuple[list[bytes], list[bytes], IntArray]:
-    """The keys, values and times of some records."""
+    """Return the keys, values and times of packed records."""
     keys = [short for short, _ in pairs]
     heads = b"".join([packed[:TIME_BYTES] for _, packed in pairs])
     times = (np.frombuffer(heads, ">u8").astype(np.uint64) ^ np.uint64(_TIME_ZERO)).view(np.int64)

@@ -1,9 +1,8 @@
 """The durable files of one partition of one operator's state, and which of them make up a version.
 
-A version is called ``<batch>.<attempt>``: every attempt of a task writes a file of its own, and
-``commits/N`` says which one counts. So a task that runs twice, a speculative copy, or a task of a driver that
-should be dead disturbs nobody. ``<version>.changes`` leads back to its parent; a ``<version>.snapshot``
-ends the way back.
+A version is called ``<batch>.<attempt>``: every attempt of a task writes a file of its own, and ``commits/N``
+says which one counts. So a task that runs twice, a speculative copy, or a task of a driver that should be
+dead does no harm. ``<version>.changes`` names its parent version; a ``<version>.snapshot`` needs no parent.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from tidemill.state.state_file import (
 )
 
 INITIAL = -1
-"""The batch of the state that a stream begins with."""
+"""The batch id of the state that a stream begins with."""
 
 
 def new_version(batch_id: int) -> str:
@@ -40,7 +39,7 @@ def batch_of(version: str) -> int:
 
 @dataclass(frozen=True)
 class Chain:
-    """The files that lead to a version, oldest first. ``base`` is what they build upon."""
+    """The files that make up a version, oldest first. ``base`` is the version that they build upon."""
 
     base: str | None
     names: list[str]
@@ -48,6 +47,8 @@ class Chain:
 
 @dataclass(frozen=True)
 class PartitionFiles:
+    """The folder of one partition's files."""
+
     storage: Storage
     operator: str
     partition: int
@@ -58,20 +59,20 @@ class PartitionFiles:
 
     @contextmanager
     def writing(self, version: str, parent: str | None, kind: str) -> Iterator[StateFileWriter]:
-        """A new file, which is there when the block, which has to finish it, ends well."""
+        """Write a new file, which the ``with`` block must finish; it appears when the block ends."""
         header = StateHeader(self.operator, self.partition, version, parent, kind)
         with self.storage.open_write(f"{self.folder}/{version}.{kind}") as file:
             yield StateFileWriter(file, header)
 
     @contextmanager
     def opened(self, name: str) -> Iterator[tuple[StateHeader, Iterable[pa.RecordBatch]]]:
-        """A file, whole and in its place. ``FileNotFoundError`` if it is not there."""
+        """Open a file and check it. Raise ``FileNotFoundError`` if it is not there."""
         with open_state_batches(self.storage, f"{self.folder}/{name}") as (header, batches):
             self._check_place(name, header)
             yield header, batches
 
     def chain(self, version: str | None, known: str | None = None) -> Chain:
-        """How to get to a version, from the one that is ``known`` if it lies on the way."""
+        """Return the files that lead to a version, starting after ``known`` if that is an ancestor."""
         names: list[str] = []
         at = version
         there = set(self.storage.list(self.folder))
@@ -85,10 +86,10 @@ class PartitionFiles:
                 header = read_header(self.storage, f"{self.folder}/{name}")
             except FileNotFoundError:
                 if set(self.storage.list(self.folder)) != there:
-                    return self.chain(version, known)  # a snapshot may have taken its place
+                    return self.chain(version, known)  # a snapshot may have replaced it
                 if names:
                     with self.opened(names[-1]):
-                        pass  # so this one is whole, and right about its parent
+                        pass  # whole, so it is right about its parent
                 raise self.missing(name) from None
             self._check_place(name, header)
             names.append(name)
@@ -118,7 +119,7 @@ class PartitionFiles:
         ]
 
     def delete_before(self, oldest_needed: int) -> int:
-        """Delete what no version of batch ``oldest_needed`` or later is made of. How many files.
+        """Delete the files that no version of batch ``oldest_needed`` or later needs; return their number.
 
         All versions since the newest snapshot that is old enough must stay; that snapshot contains
         everything before it.

@@ -1,11 +1,11 @@
 """One batch's work on one partition of state, inside a task.
 
-1. The local store is brought to version N-1, the one that the driver says is committed.
-2. The batch reads it, in one consistent view, and adds what it changes to a new durable file.
-3. The file becomes visible under the name of this attempt. That is all: it counts when the driver has
-   committed the batch, and the local store takes it over when the next batch begins.
+1. Bring the local store to version N-1, the one that the driver has committed.
+2. Read that version, in one consistent view, and write all changes to a new durable file.
+3. Make the file visible under the name of this attempt. It counts once the driver has committed the
+   batch, and the next batch applies it to the local store.
 
-A task that fails or runs twice has changed nothing that anybody else reads.
+A task that fails or runs twice has changed nothing that others read.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tidemill.state.state_file import Record, StateFileWriter
 
 @dataclass(frozen=True)
 class OperatorState:
-    """Where the state of an operator is. Goes to the executors with every task."""
+    """The location of an operator's state. Every task carries it to the executors."""
 
     storage: Storage
     stream_id: str
@@ -43,30 +43,30 @@ class OperatorState:
         return PartitionFiles(self.storage, self.operator, partition)
 
     def local_folder(self) -> str:
-        """On the disk that Spark gave to this executor, and clears when the application ends."""
+        """Return a folder on the disk that Spark gave this executor and clears when the application ends."""
         root = os.environ.get("SPARK_LOCAL_DIRS", tempfile.gettempdir()).split(",")[0]
         return os.path.join(root, "tidemill-state", self.stream_id, quote(self.operator, safe=""))
 
     def local_path(self, partition: int) -> str:
-        # An operator that a new program gives a timeout to must not find a store without an index.
+        # If a new program gives the operator a timeout, it must not find a store without an index.
         name = f"{partition}-timed" if self.timed else str(partition)
         return os.path.join(self.local_folder(), name)
 
 
 @dataclass(frozen=True)
 class WrittenVersion:
-    """What a task tells the driver of the version it has written."""
+    """A task's report to the driver about the version that it wrote."""
 
     version: str
     changed: int
     bytes_written: int
     keys_before: int
-    # Files of changes that lead to the version before, as far as the local store knows.
+    # The number of change files since the last snapshot, up to the previous version.
     changes_before: int = 0
 
 
 class StateTransaction:
-    """What a step may do to the state: read the version before, and put each key at most once."""
+    """The state as a step sees it: it reads the previous version, and puts each key at most once."""
 
     def __init__(
         self, reader: LocalReader, open_writer: Callable[[], StateFileWriter] | None
@@ -75,21 +75,21 @@ class StateTransaction:
         self._open_writer = open_writer
         self.writer: StateFileWriter | None = None
 
-    # -- the version before --------------------------------------------------------------------
+    # -- the previous version ------------------------------------------------------------------
 
     def get_many(self, keys: Iterable[bytes]) -> dict[bytes, Record]:
         return self._reader.get_many(keys)
 
     def get_values(self, keys: Sequence[bytes] | pa.BinaryArray) -> list[bytes | None]:
-        """The values of keys, in their order; None where there is none."""
+        """Return the values of the keys, in the order of the keys; None for a key that does not exist."""
         return self._reader.get_values(keys)
 
     def find(self, keys: pa.BinaryArray) -> Chunk:
-        """The keys that are there, with their values, in no particular order. Each must come once."""
+        """Return the records of the keys that exist, in no particular order. Pass each key once."""
         return self._reader.find(keys)
 
     def scan(self) -> Iterator[Record]:
-        """All keys, in no particular order. Puts are not seen."""
+        """Yield all records, in no particular order, without this batch's changes."""
         return self._reader.scan()
 
     def scan_chunks(self) -> Iterator[Chunk]:
@@ -101,7 +101,7 @@ class StateTransaction:
     def expired_chunks(self, before_ms: int) -> Iterator[Chunk]:
         return self._reader.expired_chunks(before_ms)
 
-    # -- the version that is made --------------------------------------------------------------
+    # -- the new version -----------------------------------------------------------------------
 
     def put(self, key: bytes, value: bytes, time_ms: int) -> None:
         if (writer := self._writing()) is not None:
@@ -117,7 +117,7 @@ class StateTransaction:
         values: Sequence[bytes] | pa.BinaryArray,
         times_ms: Sequence[int] | pa.Int64Array | IntArray,
     ) -> None:
-        """Put keys by column. A key that comes twice is an error that nobody notices here."""
+        """Put many keys, by column. The caller must pass each key once; nothing here checks that."""
         if len(keys) and (writer := self._writing()) is not None:
             writer.add_many(keys, values, times_ms)
 
@@ -134,11 +134,10 @@ class StateTransaction:
 
 @contextmanager
 def reading(state: OperatorState, partition: int, version: str | None) -> Iterator[LocalReader]:
-    """A view of exactly that version.
+    """Open a view of exactly that version.
 
-    IF the local store has it, or can be brought to it, that is the view. ELSE it has gone further already,
-    because somebody looks at an old batch again, or is of no use: then the version is built in a store for
-    one use.
+    IF the local store has the version, or can be brought to it, read it there. ELSE the store is broken, or
+    already further because an old batch is computed again: build the version in a store for one use.
     """
     files = state.files(partition)
     path = state.local_path(partition)
@@ -160,12 +159,12 @@ def reading(state: OperatorState, partition: int, version: str | None) -> Iterat
 
 
 class StateAttempt:
-    """A transaction in the making, and what came of it."""
+    """A transaction and, when it is over, the version that it wrote."""
 
     def __init__(self, reader: LocalReader) -> None:
-        # None as long as it is not written, of a replay, and of what may be skipped if nothing changes.
+        # None until it is written, for a replay, and for a batch without changes that may be skipped.
         self.written: WrittenVersion | None = None
-        self.keys_before = reader.keys
+        self.keys_before = reader.key_count
         self.transaction: StateTransaction
 
 
@@ -178,9 +177,10 @@ def attempt(
     is_replay: bool,
     skip_unchanged: bool = False,
 ) -> Iterator[StateAttempt]:
-    """The three steps above. A replay of a batch that is committed writes nothing.
+    """Go through the three steps above; the ``with`` block is step 2.
 
-    With ``skip_unchanged`` a batch that puts and removes nothing makes no version: the one before stays.
+    A replay of a committed batch writes nothing. With ``skip_unchanged``, a batch that puts and removes
+    nothing writes no version: the previous one stays.
     """
     with reading(state, partition, base) as reader:  # 1
         result = StateAttempt(reader)
@@ -206,5 +206,5 @@ def attempt(
         # 3
         fault_point("state.after-version")
         result.written = WrittenVersion(
-            version, writer.records, size, result.keys_before, reader.changes
+            version, writer.records, size, result.keys_before, reader.change_files
         )

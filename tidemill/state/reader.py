@@ -1,4 +1,4 @@
-"""Reading the state of a stream from outside: another process, no Spark, while it runs or not.
+"""Reading the state of a stream from another process, without Spark, whether the stream runs or not.
 
 ::
 
@@ -28,17 +28,17 @@ ATTEMPTS = 5
 
 @dataclass(frozen=True)
 class CommittedState:
-    """All keys and values of an operator after a batch. ``batch_id`` is -1 before the first one."""
+    """All keys and values of an operator after a batch. ``batch_id`` is -1 before the first batch."""
 
     batch_id: int
     values: dict[Any, Any]
 
 
 def read_state(directory: str, name: str) -> CommittedState:
-    """The state of a stream's operator as of its last committed batch.
+    """Return the state of a stream's operator as of the last committed batch.
 
-    Nothing is locked: the stream may go on, and delete files that were about to be read. Then a later
-    batch has been committed, and that one is read.
+    This takes no lock: the stream may continue and delete files before they are read. Then it has committed
+    a later batch, and this reads the state of that one.
     """
     storage = open_storage(directory)
     operator = _operator_id(storage, name)

@@ -1,7 +1,7 @@
-"""What tasks tell the driver of the state they have written, by an accumulator.
+"""The reports of tasks to the driver about the state they wrote, sent by an accumulator.
 
-A task may run twice, for a copy, a retry, or because somebody looks at its rows twice. Then each run has
-written a version of its own, all of the same contents: the first that is reported counts.
+A task may run twice: as a speculative copy, as a retry, or because a query reads its rows twice. Each run
+writes a version of its own with the same contents; the first one that is reported counts.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from pyspark.accumulators import AccumulatorParam
 from tidemill.errors import IllegalStateError
 
 Reports = dict[tuple[str, int, int], Any]
-"""Operator, batch and partition to what a task has done."""
+"""Operator, batch and partition to a task's report."""
 
 
 class ReportsParam(AccumulatorParam["Reports"]):
-    """The first report of a partition counts; a copy of its task has written the same elsewhere."""
+    """Merges reports: the first one of a partition counts, because a second task wrote the same contents."""
 
     def zero(self, value: Reports) -> Reports:
         return {}
@@ -32,15 +32,15 @@ class ReportsParam(AccumulatorParam["Reports"]):
 
 @dataclass(frozen=True)
 class StateReport:
-    """What a batch has done to one partition of a structured query's state.
+    """A task's report about one partition of a structured query's state.
 
-    ``version`` is None if nothing has changed, and no version has been written: the one before stays.
+    ``version`` is None if nothing changed: the task wrote no version, and the previous one stays.
     """
 
     version: str | None
     rows_updated: int
     rows_removed: int
-    # Late rows, and rows that were there already: neither goes any further.
+    # Late rows here, and duplicates below: the step drops both.
     rows_dropped_late: int
     keys_total: int
     bytes_written: int
@@ -50,36 +50,36 @@ class StateReport:
 
 @dataclass(frozen=True)
 class RestoreReport:
-    """What the first of two steps has to add to the report of the second."""
+    """The part of a report that only the first of an operator's two steps knows."""
 
     rows_dropped_late: int
     keys_found: int
 
 
 def restore_of(operator: str) -> str:
-    """The name under which the first of an operator's two steps reports."""
+    """Return the name under which the first of an operator's two steps reports."""
     return f"{operator} (restore)"
 
 
 def has_reports(reports: Reports, operator: str, batch_id: int, partitions: int) -> bool:
-    """True if all partitions of an operator have told what the batch has done to them."""
+    """Return True if all partitions of an operator have reported for the batch."""
     return all((operator, batch_id, partition) in reports for partition in range(partitions))
 
 
 def take_reports(
     reports: Reports, operator: str, batch_id: int, partitions: Iterable[int]
 ) -> list[Any]:
-    """The reports of a batch, in the order of partitions. They are gone afterwards, and older ones too."""
+    """Remove and return the reports of a batch, in the order of partitions. Drop older reports."""
     mine = []
     for partition in partitions:
         report = reports.pop((operator, batch_id, partition), None)
         if report is None:
             raise IllegalStateError(
                 f"no task has reported the state of {operator!r}, partition {partition}, batch "
-                f"{batch_id}: its rows have not been read to their end"
+                f"{batch_id}: its rows were not read to the end"
             )
         mine.append(report)
-    # Late reports of copies and of computing something again: nobody will ask for them.
+    # Late reports of copies and recomputed tasks: nobody will ask for them.
     for key in [key for key in reports if key[0] == operator and key[1] < batch_id]:
         del reports[key]
     return mine
@@ -88,7 +88,7 @@ def take_reports(
 def take_state_reports(
     reports: Reports, operator: str, batch_id: int, partitions: int
 ) -> list[StateReport]:
-    """The reports of a structured query's operator, whether it has one step or two."""
+    """Remove and return the reports of a structured query's operator, whether it has one step or two."""
     mine: list[StateReport] = take_reports(reports, operator, batch_id, range(partitions))
     for partition in range(partitions):
         first = reports.pop((restore_of(operator), batch_id, partition), None)
@@ -96,7 +96,7 @@ def take_state_reports(
             mine[partition] = replace(
                 mine[partition],
                 rows_dropped_late=first.rows_dropped_late,
-                # The second step takes all keys for new.
+                # The second step counts all keys as new.
                 keys_total=mine[partition].keys_total - first.keys_found,
             )
     for key in [key for key in reports if key[0] == restore_of(operator) and key[1] < batch_id]:

@@ -1,7 +1,7 @@
 """Rows of Arrow columns as bytes: the keys and values of the state of structured queries.
 
-Equal rows are equal bytes, in every process and every version, so that bytes can be keys: a null is equal
-to a null, and what lies under a null does not count. The layout is on disk, and stays as it is::
+Equal rows become equal bytes, in every process and every version, so that the bytes can be keys: a null
+equals a null, and the bytes under a null do not count. The layout is on disk and must not change::
 
     ┌──────────┬───────────────────────────┬──────────────────────────────┐
     │ nulls    │ fixed, column by column   │ variable, column by column   │
@@ -19,8 +19,8 @@ to a null, and what lies under a null does not count. The layout is on disk, and
     ("ab", 5, null) of (string, int16, int64):
     04   02 00 00 00   05 00   00 00 00 00 00 00 00 00   61 62
 
-A row that has no bytes (no columns, or only columns of type null) is one zero byte: there are no empty keys.
-The bits say null, not valid, because the state store keeps keys that begin with ``ff`` at a higher price.
+A row without bytes (no columns, or only columns of type null) is one zero byte: there are no empty keys.
+A bit means null, not valid, because keys that begin with ``ff`` cost the state store more.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ _UINTS = {1: "<u1", 2: "<u2", 4: "<u4", 8: "<u8"}
 
 @dataclass(frozen=True)
 class _Leaf:
-    """A column that is not a struct, or the struct itself, whose fields follow it."""
+    """A column that is not a struct, or a struct, whose fields follow it."""
 
     type: pa.DataType
-    # The names of its places in the fixed part: "" for those it does not have.
+    # The names of its fields in the fixed part, "" for those that it does not have.
     value: str
     count: str
     element: RowCodec | None = None
@@ -58,10 +58,10 @@ class _Leaf:
 
 
 class RowCodec:
-    """Turns columns into one binary value a row, and back.
+    """Turns columns into one binary value per row, and back.
 
-    ``one_zero`` is for keys: all that is not a number becomes one such value, and -0.0 becomes 0.0, as
-    they are one group to Spark. Without it floats come back bit by bit.
+    ``one_zero`` is for keys: every NaN becomes the same NaN, and -0.0 becomes 0.0, because each is one group
+    to Spark. Without it, floats come back bit by bit.
 
     >>> codec = RowCodec([pa.field("word", pa.string()), pa.field("n", pa.int64())])
     >>> rows = codec.encode([pa.array(["a", None]), pa.array([1, 2])])
@@ -86,7 +86,7 @@ class RowCodec:
 
     @property
     def width(self) -> int:
-        """The bytes of each row, or of its fixed part."""
+        """The length of each row, or of its fixed part, in bytes."""
         return max(self._fixed.itemsize, len(NO_COLUMNS))
 
     def _bits(self) -> int:
@@ -108,13 +108,13 @@ class RowCodec:
         else:
             raise UnsupportedError(
                 f"column {column!r} cannot be kept in state: it has the Arrow type {type}. Cast it to "
-                "a type that can, such as a string, before the operation that keeps state."
+                "another type, such as a string, before the operation that keeps state."
             )
 
     # -- columns to bytes ----------------------------------------------------------------------
 
     def encode(self, columns: Sequence[pa.Array | pa.ChunkedArray]) -> pa.BinaryArray:
-        """One value a row, never null. All columns have the types of the fields."""
+        """Return one value per row, never null. The columns must have the types of the fields."""
         arrays = [
             _as_array(column, field) for column, field in zip(columns, self.fields, strict=True)
         ]
@@ -122,7 +122,7 @@ class RowCodec:
         return self.encode_rows(arrays, rows)
 
     def encode_rows(self, arrays: Sequence[pa.Array], rows: int) -> pa.BinaryArray:
-        """As :meth:`encode`, for those who have no columns, only a number of rows."""
+        """Do as :meth:`encode`, also for rows that have no columns."""
         fixed = np.zeros(rows, self._fixed)
         variable: list[pa.Array] = []
         bit = 0
@@ -158,13 +158,13 @@ class RowCodec:
         for array in arrays:
             yield array
             if types.is_struct(array.type):
-                # A field of a null is null, whatever is in its place.
+                # A field of a null struct is null, whatever its bytes are.
                 yield from self._flattened(array.flatten())
 
     # -- bytes to columns ----------------------------------------------------------------------
 
     def decode(self, rows: Sequence[bytes] | pa.BinaryArray) -> list[pa.Array]:
-        """The columns again. Only of bytes that :meth:`encode` of the same fields has made."""
+        """Return the columns again, from bytes that :meth:`encode` made of the same fields."""
         if not isinstance(rows, pa.Array):
             rows = pa.array(rows, pa.binary())
         if self._fixed.itemsize == 0:
@@ -173,7 +173,7 @@ class RowCodec:
         if not self.is_variable:
             fixed = data[offsets[0] : offsets[-1]].view(self._fixed)
             return self._columns(fixed, iter(()))
-        # The values of a row lie one after another: cut at all of their ends, then sort by column.
+        # The values of a row lie one after another: cut at every end, then pick the pieces of each column.
         starts = offsets[:-1, None] + np.arange(self._fixed.itemsize)
         fixed = data[starts].reshape(-1).view(self._fixed)
         variable = [leaf for leaf in self._leaves if leaf.is_variable]
@@ -253,7 +253,7 @@ def _encode_lists(array: pa.Array, element: RowCodec) -> tuple[pa.Array, Bytes]:
         )
     counts = np.asarray(pc.fill_null(pc.list_value_length(array), 0)).astype(np.int64)
     ends = np.concatenate([[0], np.cumsum(counts)])
-    values = array.flatten()  # without what lies under nulls
+    values = array.flatten()  # without the elements under null lists
     encoded = element.encode_rows([values], len(values))
     data, offsets = data_and_offsets(encoded)
     lists = sliced(data, offsets[ends])
@@ -305,7 +305,7 @@ def _is_bytes(type: pa.DataType) -> bool:
 
 
 def _byte_width(type: pa.DataType) -> int:
-    """The bytes of a value of a fixed-width type; 0 for the others."""
+    """Return the width of a fixed-width type in bytes, 0 for other types."""
     if types.is_nested(type) or types.is_dictionary(type) or types.is_run_end_encoded(type):
         return 0
     try:
@@ -324,13 +324,13 @@ def _as_array(column: pa.Array | pa.ChunkedArray, field: pa.Field) -> pa.Array:
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
     if column.type != field.type:
-        # Spark's columns differ in what may be null inside; values of another type are an error.
+        # Spark's columns differ in which inner fields may be null; other types raise here.
         column = column.cast(field.type)
     return column
 
 
 def _nulls(array: pa.Array) -> Bytes | None:
-    """One for each null, or None if there is none."""
+    """Return 1 for each null and 0 for each value, or None if nothing is null."""
     if array.null_count == 0:
         return None
     return np.asarray(array.is_null().cast(pa.uint8()))

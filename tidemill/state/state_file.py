@@ -1,6 +1,6 @@
-"""The file format of state: what one batch has changed in one partition, or all that is in it.
+"""The file format of state: the changes of one batch in one partition, or a snapshot of all its keys.
 
-An Arrow stream of three columns, sorted by nothing in particular, and a checksum behind it::
+An Arrow stream of three columns, in no particular order, and a checksum behind it::
 
     key: binary   value: binary   time: int64      schema metadata "tidemill":
     sa            <pickle of 3>   1772366400000    {"format": 1, "operator": "totals", "partition": 0,
@@ -8,12 +8,11 @@ An Arrow stream of three columns, sorted by nothing in particular, and a checksu
     ...                                             "kind": "changes"}
     "crc:" and four bytes, big-endian: the CRC-32 of all before
 
-A null value means that the key is gone. A file is read only after its checksum has been found right.
+A null value means that the key was removed. A reader checks the checksum before it uses the file.
 """
 
 from __future__ import annotations
 
-import io
 import json
 import zlib
 from collections.abc import Callable, Iterable, Iterator
@@ -41,19 +40,21 @@ _BYTES_AT_ONCE = 4 << 20
 
 
 class Record(NamedTuple):
-    """A key, its value (None: it is gone), and the time that it was last touched."""
+    """A key, its value (None: the key was removed), and the time when it was last touched."""
 
     key: bytes
     value: bytes | None
     time_ms: int
 
 
-# Of a tuple of the three. The constructor of a NamedTuple takes twice as long, which shows here.
+# Makes a Record of a tuple in half the time that a NamedTuple's constructor takes, which shows here.
 new_record: Callable[[tuple[bytes, bytes | None, int]], Record] = partial(tuple.__new__, Record)
 
 
 @dataclass(frozen=True)
 class StateHeader:
+    """The header of a state file: which version of which partition it is."""
+
     operator: str
     partition: int
     version: str
@@ -63,12 +64,12 @@ class StateHeader:
 
 
 class StateFileWriter:
-    """Takes records one by one, or many at once; keeps only some of them in memory."""
+    """Writes records one by one, or many at once, and keeps only a few of them in memory."""
 
     def __init__(self, file: BinaryIO, header: StateHeader) -> None:
         self._file = _ChecksumWriter(file)
         schema = SCHEMA.with_metadata({"tidemill": json.dumps(asdict(header))})
-        # To hand a few kilobytes to other threads takes a millisecond.
+        # Passing a few kilobytes to other threads would take a millisecond.
         options = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
         self._writer = pa.ipc.new_stream(pa.PythonFile(self._file, "w"), schema, options=options)
         self._schema = schema
@@ -83,8 +84,8 @@ class StateFileWriter:
             self._flush()
 
     def add_many(self, keys: Any, values: Any, times_ms: Any) -> None:
-        """Add records by column. They are written in the order of their keys, as the store wants them
-        when the file is read; of a key that comes twice the last one counts.
+        """Add records by column. The file has them in the order of their keys, which suits the store that
+        reads it; if a key comes twice, the last one counts.
         """
         self._flush()
         columns = map(as_array, (keys, values, times_ms), SCHEMA.types)
@@ -96,7 +97,7 @@ class StateFileWriter:
         self.records += len(keys)
 
     def finish(self) -> int:
-        """Write what is left and the checksum. The size of the file."""
+        """Write the remaining records and the checksum. Return the size of the file."""
         self._flush()
         self._writer.close()
         self._file.write_trailer()
@@ -115,7 +116,7 @@ class StateFileWriter:
 
 
 class _ChecksumWriter:
-    """The part of a file object that Arrow writes to, with a running checksum."""
+    """A file object for Arrow to write to, with a running checksum."""
 
     closed = False
 
@@ -143,7 +144,7 @@ class _ChecksumWriter:
 def open_state_batches(
     storage: Storage, path: str
 ) -> Iterator[tuple[StateHeader, Iterable[pa.RecordBatch]]]:
-    """The header of a file and its columns, some thousands of records at a time."""
+    """Open a file: check its checksum, then return its header and its columns in batches."""
     with SpooledTemporaryFile(max_size=_IN_MEMORY) as local:
         source = _copy_checked(storage, path, local)
         reader = _open_stream(source, storage, path)
@@ -153,30 +154,15 @@ def open_state_batches(
         yield header, reader
 
 
-@contextmanager
-def open_state_file(
-    storage: Storage, path: str
-) -> Iterator[tuple[StateHeader, Iterable[list[Record]]]]:
-    """The same as records."""
-    with open_state_batches(storage, path) as (header, batches):
-        yield (
-            header,
-            (
-                list(map(new_record, zip(*(c.to_pylist() for c in batch.columns), strict=True)))
-                for batch in batches
-            ),
-        )
-
-
 def read_header(storage: Storage, path: str) -> StateHeader:
-    """The header alone, unchecked by the checksum: enough to find the way to other files."""
+    """Return the header alone, without checking the checksum: enough to find the parent file."""
     with storage.open_read(path) as file:
         beginning = file.read(_HEADER_BYTES)
     return _header(_open_stream(pa.BufferReader(beginning), storage, path).schema, storage, path)
 
 
 def _open_stream(source: Any, storage: Storage, path: str) -> pa.RecordBatchStreamReader:
-    # It reads from memory or a local copy: whatever it dislikes is in the file, not on the way to it.
+    # It reads from memory or a local copy, so an OSError means a bad file, not a bad connection.
     try:
         return pa.ipc.open_stream(source, options=pa.ipc.IpcReadOptions(use_threads=False))
     except (pa.ArrowException, OSError) as error:
@@ -199,7 +185,7 @@ def _header(schema: pa.Schema, storage: Storage, path: str) -> StateHeader:
 
 
 def _copy_checked(storage: Storage, path: str, local: Any) -> Any:
-    """What Arrow reads the file from: memory, or a local copy of a large one."""
+    """Check the checksum and return a source for Arrow: memory, or a local copy of a large file."""
     checksum = 0
     tail = b""
     pieces = 0
@@ -229,17 +215,7 @@ def damaged(storage: Storage, path: str, finding: str) -> DamagedCheckpointError
     return DamagedCheckpointError(
         storage.full_name(path),
         f"a file of the state: {finding}",
-        "Restore it from a backup of the checkpoint directory. Without it the state of this version "
-        "cannot be had, and the stream does not go on with less. Nothing has been changed.",
+        "Restore it from a backup of the checkpoint directory. Without it, the state of this version "
+        "cannot be read, and the stream does not continue with less. Nothing has been changed.",
         storage.uri,
     )
-
-
-def to_bytes(header: StateHeader, records: Iterable[Record]) -> bytes:
-    """A whole file in memory."""
-    buffer = io.BytesIO()
-    writer = StateFileWriter(buffer, header)
-    for record in records:
-        writer.add(*record)
-    writer.finish()
-    return buffer.getvalue()
