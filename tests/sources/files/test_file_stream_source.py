@@ -214,7 +214,7 @@ def test_patterns_are_hadoop_s(make: Callable[..., FileStreamSource], tmp_path: 
     assert batches(make(f"{root}/{{2024/app,2025/web}}/?.log")) == [["a.log", "c.log"]]
     assert batches(make(f"file:{root}/2025/web", pathGlobFilter="*.{log,md}")) == [["c.log"]]
     assert batches(make(f"file://{root}/2025/web/c.txt")) == [["c.txt"]]
-    with pytest.raises(UsageError, match="no pattern of paths"):
+    with pytest.raises(UsageError, match="not a pattern of paths"):
         make(f"{root}/[a")
 
 

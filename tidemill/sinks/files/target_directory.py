@@ -1,4 +1,4 @@
-"""The directory that a file sink writes into: the few operations that its protocol needs."""
+"""The directory that a file sink writes into, with the few operations that its protocol needs."""
 
 from __future__ import annotations
 
@@ -11,17 +11,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
-from urllib.parse import quote, urlsplit
 
 from tidemill.common.durable_folders import make_folder, sync
-from tidemill.spark.files.hadoop_files import default_file_system
+from tidemill.spark.files.hadoop_files import locate
 from tidemill.spark.files.hadoop_folder import HadoopFolder
+from tidemill.spark.files.hadoop_paths import uri_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-# What java.net.URI leaves as it is in a path.
-_PLAIN = "/:@!$&'()*+,;=-._~"
 
 
 @dataclass(frozen=True)
@@ -42,32 +39,32 @@ class TargetDirectory(ABC):
     """A directory tree that Spark's tasks write into and the driver arranges. Paths are relative."""
 
     uri: str
-    """The root as Spark is to be told it."""
+    """The root as Spark's writer takes it."""
     block_size: int
     replication: int
 
     @abstractmethod
     def file_uri(self, path: str) -> str:
-        """A file as the manifest names it: a URI, with what is special in it escaped."""
+        """Return the URI by which the manifest names a file, with special characters escaped."""
 
     @abstractmethod
     def list(self, folder: str) -> list[TargetEntry]:
-        """What is in a folder, hidden files too. Empty if there is no such folder."""
+        """Return the files and folders in a folder, also hidden ones. Empty if there is no such folder."""
 
     @abstractmethod
     def read(self, path: str) -> bytes:
-        """``FileNotFoundError`` if it is not there."""
+        """Return the contents of a file. ``FileNotFoundError`` if it is not there."""
 
     @abstractmethod
     def create(self, path: str, data: bytes) -> None:
-        """Make a file that appears whole, and is durable then. ``FileExistsError`` if it is there already."""
+        """Make a file that appears whole and durable. ``FileExistsError`` if it is there already."""
 
     @abstractmethod
     def sync(self, files: Sequence[str]) -> None:
         """Make the contents of files durable."""
 
     def make(self) -> None:
-        """Make the directory, if it is not there. ``OSError`` if it cannot be made, or is none."""
+        """Make the directory, if it is not there. ``OSError`` if it cannot be made, or is a file."""
 
     @abstractmethod
     def move(self, source: str, target: str) -> None:
@@ -75,11 +72,11 @@ class TargetDirectory(ABC):
 
     @abstractmethod
     def sync_names(self, files: Sequence[str]) -> None:
-        """Make the names of files durable that have been moved."""
+        """Make the names of moved files durable."""
 
     @abstractmethod
     def entry(self, path: str) -> TargetEntry | None:
-        """What is known of a file. None if it is not there."""
+        """Return the size and time of a file, or None if it is not there."""
 
     @abstractmethod
     def delete(self, path: str) -> None:
@@ -87,10 +84,10 @@ class TargetDirectory(ABC):
 
     @abstractmethod
     def delete_folder(self, folder: str, only_if_empty: bool = False) -> None:
-        """Remove a folder and all that is in it, if it is there."""
+        """Remove a folder and everything in it, if it is there."""
 
     def walk(self, folder: str = "") -> Iterator[TargetEntry]:
-        """All files below a folder that readers would see: no name on the way begins with ``_`` or a dot."""
+        """Yield the files below a folder that readers see: no name on the way begins with ``_`` or a dot."""
         for entry in self.list(folder):
             # Spark does read the folder of a column whose name begins with an underscore.
             hidden = entry.name.startswith("_") and "=" not in entry.name
@@ -103,20 +100,17 @@ class TargetDirectory(ABC):
 
 
 def open_target(session: SparkSession, path: str) -> TargetDirectory:
-    """The directory that Spark would write to for ``path``: of the operating system, or any of Hadoop's."""
-    scheme = urlsplit(path).scheme
-    if scheme == "file":
-        # Spark takes the path by the letter, without unescaping.
-        return LocalTarget("/" + path.removeprefix("file:").lstrip("/"))
-    if not scheme and default_file_system(session.sparkContext).startswith("file:"):
-        return LocalTarget(path)
-    return HadoopTarget(HadoopFolder(session.sparkContext, path))
+    """Return the directory that Spark would write to for ``path``, local or of any of Hadoop's systems."""
+    located, is_local = locate(session.sparkContext, path)
+    if is_local:
+        return LocalTarget(located)
+    return HadoopTarget(HadoopFolder(session.sparkContext, located))
 
 
 class LocalTarget(TargetDirectory):
-    """A directory of the operating system, without a way through the JVM."""
+    """A directory of the operating system, used without the JVM."""
 
-    # What Hadoop's local file system says of every file.
+    # Hadoop's local file system gives every file these.
     block_size = 32 << 20
     replication = 1
 
@@ -135,7 +129,7 @@ class LocalTarget(TargetDirectory):
             raise PermissionError(errno.EACCES, "this program may not write there", self._root)
 
     def file_uri(self, path: str) -> str:
-        return f"file://{quote(self._path(path), safe=_PLAIN)}"
+        return uri_of(self._path(path))
 
     def list(self, folder: str) -> list[TargetEntry]:
         prefix = f"{folder}/" if folder else ""
@@ -211,8 +205,8 @@ def _entry(path: str, is_folder: bool, stat: os.stat_result) -> TargetEntry:
 class HadoopTarget(TargetDirectory):
     """A directory of any file system that Spark writes to (``hdfs:``, ``s3a:``, ...), through Hadoop.
 
-    What such a file system has accepted is durable: there is nothing to sync. A move is a copy where the
-    store is one of objects.
+    What such a file system has accepted is durable: there is nothing to sync. In an object store a move is a
+    copy.
     """
 
     def __init__(self, folder: HadoopFolder) -> None:
@@ -228,7 +222,7 @@ class HadoopTarget(TargetDirectory):
         prefix = f"{folder}/" if folder else ""
         return [
             TargetEntry(
-                prefix + status.path.rstrip("/").rpartition("/")[2],
+                prefix + status.name,
                 status.is_directory,
                 status.size,
                 status.modified_ms,

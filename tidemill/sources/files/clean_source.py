@@ -1,7 +1,7 @@
-"""What becomes of files that a query has read: ``option("cleanSource", "delete")`` or ``"archive"``.
+"""Cleaning up files that a query has read: ``option("cleanSource", "delete")`` or ``"archive"``.
 
-It happens after the batch is committed, in a thread of its own. A file that cannot be cleaned up stays where
-it is, with a warning; so do those of a batch after which the program ended at once. Neither is read again.
+A thread cleans up after the batch is committed. A file that cannot be cleaned up stays where it is, with a
+warning; so do the files of a batch if the program ends right after it. Neither is read again.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from tidemill.errors import SourceError
-from tidemill.spark.files.hadoop_files import HadoopFileSystem
+from tidemill.errors import OptionError
+from tidemill.spark.files.hadoop_files import HadoopFileSystem, java_reason
 from tidemill.spark.files.hadoop_paths import expand_braces, glob_regex, path_of, split_path
 
 logger = logging.getLogger(__name__)
 
 
 class SourceCleaner(ABC):
-    """Cleans up files, one after another, in the background."""
+    """Cleans up files one after another, in the background."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="clean-source")
@@ -30,27 +30,29 @@ class SourceCleaner(ABC):
         for uri in uris:
             try:
                 self._thread.submit(self._try, uri)
-            except RuntimeError:  # the program is ending: no thread takes on anything new
+            except RuntimeError:  # the program is ending: the thread accepts nothing new
                 self._try(uri)
 
     def _try(self, uri: str) -> None:
         try:
             problem = self._clean(path_of(uri))
         except Exception as error:  # every kind of IOException has the same type
-            problem = str(error).split("\n\tat ")[0].replace("\n", " ")
+            problem = java_reason(error)
         if problem:
             logger.warning("file %s was read and stays where it is: %s", uri, problem)
 
     @abstractmethod
     def _clean(self, path: str) -> str | None:
-        """Clean one file up, or say why not."""
+        """Clean up one file, or return why that did not work."""
 
     def stop(self) -> None:
-        """Finish what has been asked for. Idempotent."""
+        """Wait for the files that are still to be cleaned up. Idempotent."""
         self._thread.shutdown()
 
 
 class Deleter(SourceCleaner):
+    """Deletes files."""
+
     def __init__(self, hadoop: HadoopFileSystem | None) -> None:
         super().__init__()
         self._hadoop = hadoop
@@ -85,20 +87,22 @@ class Archiver(SourceCleaner):
 def require_apart(source: str, archive: str) -> None:
     """Refuse an archive whose files the stream would find again. Both are absolute; source may be a pattern.
 
-    The shorter of the two decides how many parts of them are compared: what is below a directory that the
-    stream reads belongs to it, and what an archive gets may lie where the pattern looks.
+    Compare as many parts of both as the shorter one has: everything below a directory that the stream reads
+    belongs to the stream, and an archive may get files where the pattern looks.
     """
     if split_path(source)[:2] != split_path(archive)[:2]:
-        raise SourceError(
+        raise OptionError(
             f"option sourceArchiveDir is {archive!r}, which is in another file system than the input "
-            f"{source!r}: files can only be moved within one"
+            f"{source!r}: files can only be moved within one",
+            "sourceArchiveDir",
         )
     archive_parts = [part for part in split_path(archive)[2].split("/") if part]
     for pattern in expand_braces(split_path(source)[2]):
         source_parts = [part for part in pattern.split("/") if part]
         pairs = zip(source_parts, archive_parts, strict=False)
         if all(glob_regex(wanted).fullmatch(part) for wanted, part in pairs):
-            raise SourceError(
+            raise OptionError(
                 f"option sourceArchiveDir is {archive!r}, where the stream would find the files again "
-                f"that it has read from {source!r}: choose a directory neither below nor above the input"
+                f"that it has read from {source!r}: choose a directory neither below nor above the input",
+                "sourceArchiveDir",
             )

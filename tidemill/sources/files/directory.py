@@ -1,4 +1,4 @@
-"""Finding the new files of a local or shared directory, cheaply."""
+"""Finding the new files of a directory that the operating system can list, cheaply."""
 
 from __future__ import annotations
 
@@ -11,45 +11,48 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from tidemill.common.clock import Clock, SystemClock
+from tidemill.spark.files.hadoop_files import SETTLED_AFTER_MS
 
 logger = logging.getLogger(__name__)
 
 TEMPORARY_SUFFIXES = ("._COPYING_", ".tmp", ".inprogress", ".filepart", "~")
-"""How tools name a file that is not finished: ``hdfs dfs -put``, editors, uploaders."""
+"""Suffixes that tools give to an unfinished file: ``hdfs dfs -put``, editors, uploaders."""
 
 
 def is_ignored(name: str) -> bool:
-    """Hidden files (``.x``, ``_x``, as Hadoop has it) and files that somebody is still writing."""
+    """Return True for a hidden file (``.x``, ``_x``, as in Hadoop) and one that is still being written."""
     return name.startswith((".", "_")) or name.endswith(TEMPORARY_SUFFIXES)
 
 
 @dataclass(frozen=True)
 class FoundFile:
+    """A file of a listing."""
+
     path: str
     size: int
     modified_ms: int
 
 
 class DirectoryLister(Protocol):
-    """Something that can list a directory, or all directories that match a pattern."""
+    """Lists a directory, or all directories that match a pattern."""
 
     def find(
         self, modified_after_ms: int, modified_until_ms: int, skip: Container[str]
     ) -> list[FoundFile]:
-        """The files modified after the one time and not after the other, less the paths in ``skip``.
+        """Return the files modified after the one time and not after the other, without those in ``skip``.
 
-        ``modified_after_ms`` never goes back from one call to the next. A directory that is not
-        there or cannot be read is reported in the log and counts as empty.
+        ``modified_after_ms`` never goes back from one call to the next. A directory that is missing or
+        unreadable is reported in the log and counts as empty.
         """
         ...
 
 
 @dataclass
 class _DirectoryMemory:
-    """What is remembered of one directory between two listings.
+    """One directory as the last listing found it.
 
-    ``too_old`` has the names of files that were modified too long ago to be new, each with the inode
-    and change time it stood for: a name may come to stand for another file, with the same inode even.
+    ``too_old`` has the names of files that were modified too long ago to be new, each with its inode and
+    change time: a name can be given to another file later, which may even have the same inode.
     """
 
     too_old: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -61,7 +64,7 @@ class _DirectoryMemory:
 
 
 def _identity(path: str) -> tuple[int, int] | None:
-    """What a name stands for now: of a symbolic link the link itself. None if it is gone."""
+    """Return the inode and change time of a file, or of a symbolic link itself. None if it is gone."""
     try:
         status = os.lstat(path)
     except OSError:
@@ -72,18 +75,14 @@ def _identity(path: str) -> tuple[int, int] | None:
 class LocalDirectory:
     """A directory, or a glob pattern of directories, that the operating system can read.
 
-    A directory whose own modification time has not moved is not listed again: whatever is in it costs
-    nothing. So a file that is rewritten in place, without a move, is not seen to be new. In one that
-    changes, the names of old files are compared with their inodes, which come with the listing.
+    A directory whose own modification time has not moved is not listed again, so its files cost nothing. A
+    file that is rewritten in place, without a move, does not count as new. In a directory that changes, old
+    files are recognized by name and inode, which come with the listing.
 
-    That misses a new file that was given the name and, by chance, the inode of an old one. To look at
-    each old file at every listing would be the dearest part of a batch. So each is looked at in one of
-    ``recheck_over`` listings: such a file comes late, and is not lost.
+    That misses a new file that has the name and, by chance, the inode of an old one. Looking at each old file
+    in every listing would be the most expensive part of a batch, so each is looked at in one of
+    ``recheck_over`` listings: such a file comes late, but is not lost.
     """
-
-    # Two files created within the resolution of the file system's clock leave the directory with the
-    # same modification time. Only a time that lies this far back proves that nothing came after it.
-    SETTLED_AFTER_MS = 2_000
 
     def __init__(
         self, directory: str, wall_clock: Clock | None = None, recheck_over: int = 1
@@ -117,14 +116,14 @@ class LocalDirectory:
         return found
 
     def _list(self, directory: str, memory: _DirectoryMemory) -> None:
-        """Bring ``memory.candidates`` up to date: the names that may be new files."""
+        """Update ``memory.candidates``, the names that may be new files."""
         now_ms = self._wall_clock.wall_ms()
         modified_ns = os.stat(directory).st_mtime_ns
         if modified_ns != memory.modified_ns:
             memory.listings_since_change = 0
         elif memory.settled:
             return
-        # The turns go on through changes: a directory may change before every listing.
+        # Turns continue through changes: a directory may change before every listing.
         turn = memory.listings % self._recheck_over
         memory.listings += 1
         memory.listings_since_change += 1
@@ -150,7 +149,7 @@ class LocalDirectory:
         memory.candidates = candidates
         memory.modified_ns = modified_ns
         memory.settled = (
-            modified_ns // 1_000_000 + self.SETTLED_AFTER_MS < now_ms
+            modified_ns // 1_000_000 + SETTLED_AFTER_MS < now_ms
             and memory.listings_since_change >= self._recheck_over
         )
 

@@ -1,4 +1,4 @@
-"""Where a stream of files looks: a local path, a URI that Hadoop knows, or a pattern of either."""
+"""The input of a stream of files: a local path, a URI of Hadoop's, or a pattern of either."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 from tidemill.checkpoint.local_storage import LocalStorage
 from tidemill.checkpoint.storage import Storage, open_storage
-from tidemill.errors import SourceError
+from tidemill.errors import OptionError, SourceError
 from tidemill.sources.files.clean_source import Archiver, Deleter, SourceCleaner, require_apart
 from tidemill.sources.files.directory import FoundFile
 from tidemill.sources.files.file_stream_options import FileStreamOptions
 from tidemill.sources.files.file_tree import FileTree, HadoopTree, LocalTree
 from tidemill.sources.files.seen_files import SeenFiles
 from tidemill.sources.files.sink_manifest import MANIFEST_FOLDER, ManifestTree
-from tidemill.spark.files.hadoop_files import HadoopFileSystem, default_file_system
+from tidemill.spark.files.hadoop_files import HadoopFileSystem, locate
 from tidemill.spark.files.hadoop_paths import expand_braces, glob_regex, is_pattern, split_path
 
 if TYPE_CHECKING:
@@ -22,12 +22,16 @@ if TYPE_CHECKING:
 
 
 class FilePlace:
-    """The input of one stream, and the cleaner of it if it has one."""
+    """Knows what the path of a stream stands for, and how its files are listed and cleaned up."""
 
     def __init__(self, spark_context: SparkContext, path: str, options: FileStreamOptions) -> None:
         self._options = options
-        self._default = default_file_system(spark_context)
-        self.path, is_local = self._absolute(path)
+        self.path, is_local = locate(spark_context, path)
+        if not is_local and not split_path(self.path)[0]:
+            raise SourceError(
+                f"{path!r} is a relative path, and the default file system is not local: write the whole URI",
+                path,
+            )
         self._hadoop = None if is_local else HadoopFileSystem(spark_context, self.path)
         self.is_pattern = is_pattern(self.path)
         try:
@@ -35,33 +39,16 @@ class FilePlace:
                 for part in one.split("/"):
                     glob_regex(part)
         except ValueError as error:
-            raise SourceError(f"{path!r} is no pattern of paths: {error}") from None
-        self.cleaner = self._cleaner()
-
-    def _absolute(self, path: str) -> tuple[str, bool]:
-        """A path that does not depend on where the program runs, and whether Python can reach it.
-
-        One without a scheme is local only if that is what Spark would take it for.
-        """
-        scheme, _, rest = split_path(path)
-        if scheme == "file" or (not scheme and self._default.startswith("file:")):
-            return os.path.abspath(rest), True
-        if scheme:
-            return path.rstrip("/"), False
-        if not rest.startswith("/"):
-            raise SourceError(
-                f"{path!r} is a relative path, and the default file system is {self._default}: "
-                "write the whole URI"
-            )
-        return f"{self._default.rstrip('/')}{rest}".rstrip("/"), False
+            raise SourceError(f"{path!r} is not a pattern of paths: {error}", path) from None
+        self.cleaner = self._cleaner(spark_context)
 
     @property
     def name(self) -> str:
-        """As Spark's progress reports have it."""
+        """The input's name in Spark's progress reports."""
         return self.path if self._hadoop is not None else f"file:{self.path}"
 
     def exists(self) -> bool:
-        """True as well for a pattern, which may come to match something at any time."""
+        """Return True if the input is there. A pattern always is: it may match something at any time."""
         if self.is_pattern:
             return True
         if self._hadoop is None:
@@ -69,12 +56,13 @@ class FilePlace:
         return bool(self._hadoop.glob(self.path))
 
     def base_path(self) -> str | None:
-        """The directory from which the columns of partitions are counted, unless there are many."""
+        """Return the directory whose subdirectories are partitions, or None if there is not just one."""
         if self.is_pattern or (self._hadoop is None and not os.path.isdir(self.path)):
             return None
         return self.name
 
     def tree(self, seen: SeenFiles) -> FileTree:
+        """Return what lists the files that are not in ``seen``."""
         files = self._listing(seen)
         if self.is_pattern:
             return files
@@ -87,20 +75,20 @@ class FilePlace:
         return HadoopTree(self._hadoop, self.path, *where)
 
     def manifest(self) -> Storage | None:
-        """The manifest of the query that writes the input, if one does."""
+        """Return the manifest of the query that writes the input, or None if no query does."""
         if self._hadoop is None:
             folder = os.path.join(self.path, MANIFEST_FOLDER)
             return LocalStorage(folder) if os.path.isdir(folder) else None
         folder = f"{self.path}/{MANIFEST_FOLDER}"
         return open_storage(folder) if self._hadoop.glob(folder) else None
 
-    def _cleaner(self) -> SourceCleaner | None:
+    def _cleaner(self, spark_context: SparkContext) -> SourceCleaner | None:
         if self._options.clean_source == "off":
             return None
         if self._options.clean_source == "delete":
             return Deleter(self._hadoop)
         assert self._options.archive_dir is not None
-        archive, _ = self._absolute(self._options.archive_dir)
+        archive, _ = locate(spark_context, self._options.archive_dir)
         require_apart(self.path, archive)
         return Archiver(self._hadoop, archive)
 
@@ -108,7 +96,7 @@ class FilePlace:
 class InputTree:
     """The files of a directory, or those of its manifest once it has one.
 
-    Whether it has is not asked again after the first files have been found without.
+    After files have been found without a manifest, nobody looks for one again.
     """
 
     def __init__(
@@ -126,7 +114,7 @@ class InputTree:
         if self._use_manifest():
             return self._files.new_files()
         found = self._files.new_files()
-        # The manifest may have been made together with the first files, after the look for it.
+        # A query may have made the manifest and the first files since the look for it.
         if found and not self._use_manifest():
             self._decided = True
             return found
@@ -137,9 +125,10 @@ class InputTree:
         if storage is None:
             return False
         if self._place.cleaner is not None:
-            raise SourceError(
+            raise OptionError(
                 f"option cleanSource cannot be used with {self._place.path}: another query writes it, and "
-                f"its manifest ({MANIFEST_FOLDER}) would name files that are gone. Leave the option out"
+                f"its manifest ({MANIFEST_FOLDER}) would name files that are gone. Leave the option out",
+                "cleanSource",
             )
         self._files = ManifestTree(storage, self._options.filter, self._seen, self._files)
         self._decided = True

@@ -1,7 +1,7 @@
-"""The files below a directory that a stream has not taken yet.
+"""Finding the files below a directory that a stream has not taken yet.
 
-Directories named ``key=value`` are partitions, and everything below them belongs to the input. So does all
-that is below any other directory if the stream looks into all of them (``recursiveFileLookup``).
+Directories named ``key=value`` are partitions, and everything below them belongs to the input. With
+``recursiveFileLookup`` so does everything below any other directory.
 """
 
 from __future__ import annotations
@@ -16,44 +16,44 @@ from tidemill.common.clock import Clock, SystemClock
 from tidemill.sources.files.directory import FoundFile
 from tidemill.sources.files.file_stream_options import FileFilter
 from tidemill.sources.files.seen_files import SeenFiles
-from tidemill.spark.files.hadoop_files import HadoopFileSystem, HadoopStatus
+from tidemill.spark.files.hadoop_files import (
+    SETTLED_AFTER_MS,
+    HadoopFileSystem,
+    HadoopListings,
+    HadoopStatus,
+    java_reason,
+)
 from tidemill.spark.files.hadoop_paths import escaped, is_pattern, matching_paths, path_of, uri_of
 
 logger = logging.getLogger(__name__)
 
-SETTLED_AFTER_MS = 2_000
-"""A directory that last changed so long before it was listed has nothing that the listing did not show.
-
-Files that are made within the resolution of a file system's clock leave it with the same time.
-"""
-
 RECHECK_OVER = 16
-"""A file that was too old is looked at again in one of so many listings. See :class:`_Folder`."""
+"""The number of listings in one of which a file that was too old is looked at again; see :class:`_Folder`."""
 
 
 class FileTree(Protocol):
-    """Something that has files, which are named by the URIs that Spark's logs have."""
+    """Lists the input of a stream. Files are named by the URIs that Spark's logs have."""
 
     def new_files(self) -> list[FoundFile]:
-        """All that have not been seen, in no order. What cannot be listed is reported once, and empty."""
+        """Return all unseen files, in no order. What cannot be listed is reported once and has no files."""
         ...
 
     def size_of(self, uri: str) -> int | None:
-        """Bytes of a file. None if it is gone."""
+        """Return the bytes of a file, or None if it is gone."""
         ...
 
     def is_gone(self, uri: str) -> bool:
-        """True if the file is certainly not there any more. Cheap: where it costs a call, nobody is asked."""
+        """Return True if the file is certainly gone, False where finding out would take a remote call."""
         ...
 
 
 @dataclass
 class _Folder:
-    """What is remembered of one directory between two listings.
+    """One directory as the last listing found it.
 
-    ``uris`` has the files, by their names. ``too_old`` has the inodes of those that are neither new nor
-    remembered: such a name is looked at again when it stands for another file, which may have, by chance,
-    the same inode.
+    ``uris`` has the files by name. ``too_old`` has the inodes of files that are neither new nor remembered.
+    Such a name is looked at again when it has another inode, and now and then in any case: another file may,
+    by chance, have the same one.
     """
 
     modified_ns: int = -1
@@ -66,10 +66,10 @@ class _Folder:
 
 
 class LocalTree:
-    """A directory, a file or a pattern of either, which the operating system can list.
+    """A directory, a file or a pattern of either that the operating system can list.
 
-    A directory whose own modification time has not moved is not listed again, and a file that has been
-    taken is not looked at again. So a directory of 10,000 files costs one call while nothing comes.
+    A directory whose own modification time has not moved is not listed again, nor is a file that has been
+    taken looked at again. So a directory of 10,000 files costs one call while nothing arrives.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class LocalTree:
                 return self._single_file(path, status)
             identity = status.st_dev, status.st_ino
             if identity in above:
-                return []  # a link that leads back to where it is
+                return []  # a link to a directory above it
             folder = self._folders.get(path) or _Folder()
             if folder.settled and folder.modified_ns == status.st_mtime_ns:
                 folder.candidates = [
@@ -209,7 +209,7 @@ class LocalTree:
         )
 
     def _has_a_name(self, path: str, name: str) -> bool:
-        """False for bytes that are no UTF-8: Spark could neither read nor log such a file."""
+        """Return False for a name that is not UTF-8: Spark can neither read nor log such a file."""
         if name.isascii():
             return True
         try:
@@ -228,11 +228,7 @@ class LocalTree:
 
 
 class HadoopTree:
-    """A directory, a file or a pattern of either, listed through Hadoop (``hdfs:``, ``s3a:``, ...).
-
-    A directory whose own modification time has not moved is not listed again. Object stores do not
-    keep one: there every batch lists.
-    """
+    """A directory, a file or a pattern of either, listed through Hadoop (``hdfs:``, ``s3a:``, ...)."""
 
     def __init__(
         self,
@@ -248,31 +244,29 @@ class HadoopTree:
         self._filter = file_filter
         self._recursive = recursive
         self._seen = seen
-        self._wall_clock = wall_clock or SystemClock()
-        self._listings: dict[str, tuple[int, list[HadoopStatus]]] = {}
-        self._visited: dict[str, tuple[int, list[HadoopStatus]]] = {}
+        self._listings = HadoopListings(file_system, wall_clock)
         self._reported = False
 
     def new_files(self) -> list[FoundFile]:
-        self._visited = {}
         try:
             roots = self._fs.glob(self._path)
             if not roots and not is_pattern(self._path):
                 raise FileNotFoundError("there is no such file or directory")
             found: list[FoundFile] = []
             for root in roots:
-                if not (is_pattern(self._path) and self._hides(root)):
+                if not (is_pattern(self._path) and self._filter.hides(root.name)):
                     found += self._visit(root, self._recursive)
         except Exception as error:  # every kind of IOException has the same type
             if not self._reported:
                 self._reported = True
-                reason = str(error).split("\n\tat ")[0].replace("\n", " ")
                 logger.warning(
-                    "cannot list %s: %s; trying again at every batch", self._path, reason
+                    "cannot list %s: %s; trying again at every batch",
+                    self._path,
+                    java_reason(error),
                 )
             return []
         self._reported = False
-        self._listings = self._visited
+        self._listings.end_round()
         return found
 
     def size_of(self, uri: str) -> int | None:
@@ -282,36 +276,23 @@ class HadoopTree:
     def is_gone(self, uri: str) -> bool:
         return False
 
-    def _hides(self, status: HadoopStatus) -> bool:
-        return self._filter.hides(status.path.rsplit("/", 1)[-1])
-
     def _visit(self, status: HadoopStatus, everything: bool) -> list[FoundFile]:
         if not status.is_directory:
-            name = status.path.rsplit("/", 1)[-1]
-            if not self._filter.takes_name(name) or not self._filter.takes_time(status.modified_ms):
+            if not self._filter.takes_name(status.name):
                 return []
             file = FoundFile(uri_of(status.path), status.size, status.modified_ms)
-            return [file] if self._seen.is_new(file.path, file.modified_ms) else []
-        known = self._listings.get(status.path)
-        if known is None or known[0] != status.modified_ms:
-            now_ms = self._wall_clock.wall_ms()
-            settled = 0 < status.modified_ms < now_ms - SETTLED_AFTER_MS
-            children = [one for one in self._fs.listing(status.path) if not self._hides(one)]
-            known = (status.modified_ms if settled else -1), children
-        else:
-            # A directory does not change when something comes into one that is in it.
-            known = known[0], [self._again(one) for one in known[1]]
-        self._visited[status.path] = known
+            is_new = self._filter.takes_time(file.modified_ms) and self._seen.is_new(
+                file.path, file.modified_ms
+            )
+            return [file] if is_new else []
         found = []
-        for child in known[1]:
+        children, remembered = self._listings.children(status)
+        for child in children:
+            if self._filter.hides(child.name):
+                continue
             if not child.is_directory:
                 found += self._visit(child, everything)
-            elif everything or "=" in child.path.rsplit("/", 1)[-1]:
-                found += self._visit(child, True)
+            elif everything or "=" in child.name:
+                now = self._fs.glob(escaped(child.path)) if remembered else []
+                found += self._visit(now[0] if now else child, True)
         return found
-
-    def _again(self, status: HadoopStatus) -> HadoopStatus:
-        if not status.is_directory:
-            return status
-        now = self._fs.glob(escaped(status.path))
-        return now[0] if now else status

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Container
 from typing import TYPE_CHECKING
-from urllib.parse import unquote, urlsplit
 
-from tidemill.common.clock import Clock, SystemClock
+from tidemill.common.clock import Clock
 from tidemill.sources.files.directory import DirectoryLister, FoundFile, LocalDirectory, is_ignored
-from tidemill.spark.files.hadoop_files import HadoopFileSystem, default_file_system
+from tidemill.spark.files.hadoop_files import HadoopFileSystem, HadoopListings, java_reason, locate
+from tidemill.spark.files.hadoop_paths import split_path
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -21,45 +20,28 @@ logger = logging.getLogger(__name__)
 def lister_for(
     spark_context: SparkContext, directory: str, batches_remembered: int
 ) -> DirectoryLister:
-    """The cheapest lister that can reach ``directory``: a path, a ``file:`` URI, or any Hadoop URI.
-
-    A path without a scheme is local only if that is what Spark would take it for.
-    """
+    """Return the cheapest lister that can reach ``directory``: a path, a ``file:`` or any Hadoop URI."""
+    path, is_local = locate(spark_context, directory)
+    if not is_local:
+        return HadoopDirectory(HadoopFileSystem(spark_context, path), path)
     # A file that a listing may overlook must be found while it is still within the remember window.
-    recheck_over = max(1, batches_remembered // 2)
-    scheme = urlsplit(directory).scheme
-    if scheme == "file":
-        return LocalDirectory(unquote(urlsplit(directory).path), recheck_over=recheck_over)
-    if not scheme and default_file_system(spark_context).startswith("file:"):
-        return LocalDirectory(directory, recheck_over=recheck_over)
-    return HadoopDirectory(HadoopFileSystem(spark_context, directory), directory)
+    return LocalDirectory(path, recheck_over=max(1, batches_remembered // 2))
 
 
 def absolute_directory(spark_context: SparkContext, directory: str) -> str:
-    """``directory`` as it is found from anywhere, such as the place where a stream is started again."""
-    is_relative_path = not urlsplit(directory).scheme and default_file_system(
-        spark_context
-    ).startswith("file:")
-    return os.path.abspath(directory) if is_relative_path else directory
+    """Return ``directory`` as it is found from anywhere a stream may be started again."""
+    return directory if split_path(directory)[0] else locate(spark_context, directory)[0]
 
 
 class HadoopDirectory:
-    """A directory, or a glob pattern of directories, listed through Hadoop.
-
-    A directory whose own modification time has not moved is not listed again. An object store does
-    not keep one: there every batch lists.
-    """
-
-    SETTLED_AFTER_MS = LocalDirectory.SETTLED_AFTER_MS
-    _UNSETTLED = -1
+    """A directory, or a glob pattern of directories, listed through Hadoop."""
 
     def __init__(
         self, file_system: HadoopFileSystem, directory: str, wall_clock: Clock | None = None
     ) -> None:
         self.directory = directory
         self._fs = file_system
-        self._wall_clock = wall_clock or SystemClock()
-        self._listings: dict[str, tuple[int, list[FoundFile]]] = {}
+        self._listings = HadoopListings(file_system, wall_clock)
         self._reported = False
 
     def find(
@@ -70,9 +52,10 @@ class HadoopDirectory:
         except Exception as error:  # every kind of IOException has the same type
             if not self._reported:
                 self._reported = True
-                reason = str(error).split("\n\tat ")[0].replace("\n", " ")
                 logger.warning(
-                    "cannot list %s: %s; trying again at every batch", self.directory, reason
+                    "cannot list %s: %s; trying again at every batch",
+                    self.directory,
+                    java_reason(error),
                 )
             return []
         self._reported = False
@@ -86,20 +69,10 @@ class HadoopDirectory:
         directories = [status for status in self._fs.glob(self.directory) if status.is_directory]
         if not directories:
             raise FileNotFoundError("there is no such directory")
-        listings = {}
-        for directory in directories:
-            known = self._listings.get(directory.path)
-            if known is None or known[0] != directory.modified_ms:
-                known = self._list(directory.path, directory.modified_ms)
-            listings[directory.path] = known
-        self._listings = listings
-        return [file for _, files in listings.values() for file in files]
-
-    def _list(self, path: str, modified_ms: int) -> tuple[int, list[FoundFile]]:
-        settled = 0 < modified_ms < self._wall_clock.wall_ms() - self.SETTLED_AFTER_MS
-        files = [
+        statuses = [each for one in directories for each in self._listings.children(one)[0]]
+        self._listings.end_round()
+        return [
             FoundFile(status.path, status.size, status.modified_ms)
-            for status in self._fs.listing(path)
-            if not status.is_directory and not is_ignored(status.path.rsplit("/", 1)[-1])
+            for status in statuses
+            if not status.is_directory and not is_ignored(status.name)
         ]
-        return (modified_ms if settled else self._UNSETTLED), files

@@ -1,9 +1,8 @@
-"""New files of a directory."""
+"""New files of a directory as records: lines of text, or byte strings of a fixed length."""
 
 from __future__ import annotations
 
 import logging
-import re
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -19,6 +18,7 @@ from tidemill.sources.files.directory import DirectoryLister, FoundFile
 from tidemill.sources.files.hadoop_directory import lister_for
 from tidemill.sources.record_size import RecordSize
 from tidemill.spark.files.hadoop_files import text_as_arrow
+from tidemill.spark.files.hadoop_paths import escaped
 from tidemill.tasks.file_records import (
     ArrowLines,
     BinaryRecords,
@@ -36,29 +36,28 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 BEFORE = "before"
-"""The log entry with the files that were there before the stream."""
+"""The log entry with the files that were in the directory before the stream."""
 
 RECORD_SIZE = "record-size"
-"""The log entry with the bytes that a record has, for a stream that is limited in records."""
+"""The log entry with the bytes of a record, for a stream that is limited in records."""
 
 CLOCK_MAY_GO_BACK_MS = 2 * 3_600_000
-"""So far may the machine's clock be set back without a file being missed or taken twice."""
+"""How far the machine's clock may be set back without a file being missed or taken twice."""
 
 
 class RecordFilesSource(RecordSource):
-    """Offset: how many files the stream has taken so far.
+    """Gives the records of new files to a DStream. The offset is how many files the stream has taken.
 
-    A file belongs to the stream if it was not there when the stream was made, and if its modification
-    time lies within the remember window before a batch and not after it (a file from the future
-    waits). It is taken exactly once, by its path. Files come in the order of their modification
-    times. All of that holds through restarts: files that were found are in the source's log before
-    a batch is planned with them.
+    A file belongs to the stream if it was not there when the stream was made, and if its modification time
+    lies within the remember window before a batch and not after it (a file from the future waits). It is
+    taken exactly once, by its path. Files come in the order of their modification times. All of that holds
+    through restarts: the source writes files to its log before a batch is planned with them.
 
-    What is found is put at the end of a log, whose positions are the offsets. So how far a batch can
-    reach depends on nothing but the log, and a plan that was given up can be made again.
+    New files are appended to the log, and their positions are the offsets. So only the log decides how far a
+    batch can reach, and an abandoned plan can be made again.
 
-    A limit in records is one in bytes, by the size that records had in the batches before
-    (:class:`RecordSize`). Until the first has been read a record is taken to have ``record_bytes``.
+    A limit in records is converted to bytes, by the size that records had in the batches before
+    (:class:`RecordSize`). Until the first batch is read, a record is assumed to have ``record_bytes``.
     """
 
     def __init__(
@@ -71,11 +70,11 @@ class RecordFilesSource(RecordSource):
         self._sc = spark_context
         self._lister = lister
         self._remember_ms = remember_ms
-        # Found, or there before the stream: path to modification time, for as long as it could look new.
+        # Files found, and files from before the stream: path to modification time, while it could look new.
         self._seen: dict[str, int] = {}
         self._log: dict[int, FoundFile] = {}
         self._log_end = 0
-        # What is on disk: the position of an entry to the latest modification time in it.
+        # Entries on disk: the position of an entry to the latest modification time in it.
         self._entries: dict[str, int] = {}
         self._oldest_ms = 0
         self._runtime: SourceRuntime | None = None
@@ -110,7 +109,7 @@ class RecordFilesSource(RecordSource):
 
     @abstractmethod
     def _read_files(self, files: list[FoundFile]) -> RDD[Any]:
-        """The records of some files, which is never an empty list."""
+        """Return the records of some files. The list is never empty."""
 
     def initial_offset(self) -> Offset:
         return 0
@@ -136,7 +135,7 @@ class RecordFilesSource(RecordSource):
         return max_bytes if limit.max_bytes is None else min(max_bytes, limit.max_bytes)
 
     def _log_record_size(self) -> None:
-        """Without it a stream that goes on with its rate would not know what that means in bytes."""
+        """Write down the size of a record: a restarted stream needs it to convert its rate to bytes."""
         size, known = self._record_size, self._logged_record_bytes
         if self._runtime is None or self._runtime.log is None or not size.is_known:
             return
@@ -146,12 +145,11 @@ class RecordFilesSource(RecordSource):
             self._logged_record_bytes = record_bytes
 
     def _discover(self, time_ms: int) -> None:
-        """Put files that have become visible into the log. They stay there, however long a limit
-        holds them back.
+        """Append new files to the log. They stay there, however long a limit holds them back.
 
-        Files have their times from the machine's own clock. When that is set back the stream's clock is
-        ahead of it, and a file that comes now is not old. How far the window follows has a limit: what
-        it may come back to must still be known.
+        Files get their times from the machine's own clock. When that is set back, the stream's clock is ahead
+        of it, and a file that comes now is not old. The window follows only so far: the files that it may
+        come back to must still be known.
         """
         now_ms = time_ms if self._runtime is None else min(time_ms, self._runtime.clock.wall_ms())
         self._oldest_ms = max(self._oldest_ms, time_ms - self._remember_ms)
@@ -200,7 +198,7 @@ class RecordFilesSource(RecordSource):
         self._delete_entries(end)
 
     def _delete_entries(self, end: Offset) -> None:
-        """Delete from the disk what no batch will read and no listing can mistake for new."""
+        """Delete log entries that no batch will read and whose files no listing can mistake for new."""
         if self._runtime is None or self._runtime.log is None:
             return
         starts = sorted(map(int, self._entries))
@@ -208,7 +206,7 @@ class RecordFilesSource(RecordSource):
             too_old_ms = self._oldest_ms - CLOCK_MAY_GO_BACK_MS
             if next_start <= end and self._entries[str(start)] <= too_old_ms:
                 if next_start == self._log_end:
-                    return  # the last one says how far the log has come
+                    return  # the last entry tells where the log ends
                 self._runtime.log.delete(str(start))
                 del self._entries[str(start)]
 
@@ -241,17 +239,17 @@ def _identity(splits: list[FileSplit]) -> list[FileSplit]:
 
 
 def is_local(file: FoundFile) -> bool:
-    """True for a path of the operating system, false for a URI (``hdfs://host/x``, ``file:/x``)."""
+    """Return True for a path of the operating system, False for a URI (``hdfs://host/x``, ``file:/x``)."""
     return file.path.startswith("/")
 
 
 def needs_spark(file: FoundFile) -> bool:
-    """True for what Python cannot reach, or unpack as Hadoop would by the name of the file."""
+    """Return True for a file that Python cannot reach, or cannot unpack as Hadoop does, by its name."""
     return not is_local(file) or file.path.endswith((".deflate", ".lz4", ".snappy", ".zst"))
 
 
 class TextFilesSource(RecordFilesSource):
-    """Lines of UTF-8 text. What Python can read is read by Python, all else by Spark."""
+    """Gives the lines of UTF-8 text files. Python reads the files that it can, Spark all others."""
 
     def _read_files(self, files: list[FoundFile]) -> RDD[str]:
         by_python = [file for file in files if not needs_spark(file)]
@@ -270,11 +268,11 @@ class TextFilesSource(RecordFilesSource):
     def _arrow_batches(
         self, files: list[FoundFile]
     ) -> Iterator[tuple[FoundFile, RDD[bytes], bool]]:
-        """All files in one RDD if they are all there, else each of those that are in its own."""
+        """Yield one RDD of all files if they are all there, else one for each file that is."""
         if not files:
             return
         try:
-            yield files[0], *text_as_arrow(self._sc, [uri_of(file) for file in files])
+            yield files[0], *text_as_arrow(self._sc, [_readable(file) for file in files])
         except AnalysisException as error:
             if len(files) > 1:
                 for file in files:
@@ -284,14 +282,14 @@ class TextFilesSource(RecordFilesSource):
                 self._report.value.merge(ReadReport(problems={files[0].path: problem}))
 
 
-def uri_of(file: FoundFile) -> str:
-    """The file as Spark's readers want it, who would take some characters of a name for a pattern."""
-    path = re.sub(r"([\\{}\[\]*?])", r"\\\1", file.path)
+def _readable(file: FoundFile) -> str:
+    """Return the path for Spark's readers, which take some characters of a name for a pattern."""
+    path = escaped(file.path)
     return f"file://{path}" if is_local(file) else path
 
 
 class BinaryFilesSource(RecordFilesSource):
-    """Records of a fixed length, one after the other."""
+    """Gives the records of files in which records of a fixed length follow one another."""
 
     def __init__(
         self,
@@ -317,7 +315,7 @@ class BinaryFilesSource(RecordFilesSource):
 
 @dataclass(frozen=True)
 class DirectorySourceFactory:
-    """Makes the source of a directory, when the program is written and again when it is recovered."""
+    """Makes the source of a directory, when a program starts and again when it is recovered."""
 
     directory: str
     remember_ms: int

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -10,10 +11,38 @@ from pyspark import RDD
 from pyspark.serializers import NoOpSerializer
 from pyspark.sql import SparkSession
 
+from tidemill.common.clock import Clock, SystemClock
+from tidemill.spark.files.hadoop_paths import split_path
 from tidemill.spark.session.settings import LARGE_ARROW_TYPES
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
+
+SETTLED_AFTER_MS = 2_000
+"""How long before a listing a directory must have changed last for the listing to be complete.
+
+Files made within the resolution of the file system's clock leave a directory with the same time.
+"""
+
+
+def locate(spark_context: SparkContext, path: str) -> tuple[str, bool]:
+    """Return where Spark would look for ``path``, and whether Python can look there, too.
+
+    A path without a scheme belongs to the default file system. A local one is made absolute, without a
+    scheme; a relative one of another file system is left as it is. As in Spark, nothing is unescaped.
+    """
+    scheme, _, rest = split_path(path)
+    default = spark_context._jsc.hadoopConfiguration().get("fs.defaultFS") or "file:///"
+    if (scheme or split_path(default)[0]) == "file":
+        return os.path.abspath(rest), True
+    if not scheme and rest.startswith("/"):
+        path = f"{default.rstrip('/')}{rest}"
+    return path.rstrip("/") if rest.strip("/") else path, False
+
+
+def java_reason(error: Exception) -> str:
+    """Return the message of an error of the JVM in one line, without the stack trace."""
+    return str(error).split("\n\tat ")[0].replace("\n", " ")
 
 
 @dataclass(frozen=True)
@@ -25,12 +54,16 @@ class HadoopStatus:
     size: int
     modified_ms: int
 
+    @property
+    def name(self) -> str:
+        return self.path.rstrip("/").rpartition("/")[2]
+
 
 class HadoopFileSystem:
     """The file system that a URI belongs to.
 
-    A listing is one call whatever the number of files: a call for each field of each file would take
-    a second for 10,000 files.
+    A listing is one call, whatever the number of files: one call for each field of each file would take a
+    second for 10,000 files.
     """
 
     _STATUS = re.compile(
@@ -40,29 +73,36 @@ class HadoopFileSystem:
     )
 
     def __init__(self, spark_context: SparkContext, uri: str) -> None:
-        jvm: Any = spark_context._jvm
-        self._jvm = jvm
+        self._jvm: Any = spark_context._jvm
         configuration = spark_context._jsc.hadoopConfiguration()
-        self._fs = jvm.org.apache.hadoop.fs.Path(uri).getFileSystem(configuration)
+        self.java_object = self.path(uri).getFileSystem(configuration)
+
+    def path(self, text: str) -> Any:
+        """Return a path of Hadoop's."""
+        return self._jvm.org.apache.hadoop.fs.Path(text)
 
     def glob(self, pattern: str) -> list[HadoopStatus]:
-        statuses = self._fs.globStatus(self._jvm.org.apache.hadoop.fs.Path(pattern))
+        """Return the files and directories that match a pattern."""
+        statuses = self.java_object.globStatus(self.path(pattern))
         return [] if statuses is None else self._parse(statuses)
 
     def listing(self, directory: str) -> list[HadoopStatus]:
-        return self._parse(self._fs.listStatus(self._jvm.org.apache.hadoop.fs.Path(directory)))
+        """Return all files and directories of a directory, also the hidden ones."""
+        return self._parse(self.java_object.listStatus(self.path(directory)))
 
-    def delete(self, path: str) -> bool:
-        """Remove a file. False if it is not there."""
-        return bool(self._fs.delete(self._jvm.org.apache.hadoop.fs.Path(path), False))
+    def delete(self, path: str, recursive: bool = False) -> bool:
+        """Remove a file, or a directory with everything in it. Return False if it is not there."""
+        return bool(self.java_object.delete(self.path(path), recursive))
 
     def move(self, path: str, target: str) -> bool:
-        """Give a file another path, making the directories of it. False if the file system refuses."""
-        new = self._jvm.org.apache.hadoop.fs.Path(target)
-        self._fs.mkdirs(new.getParent())
-        return bool(self._fs.rename(self._jvm.org.apache.hadoop.fs.Path(path), new))
+        """Give a file another path, making its directories. Return False if the file system refuses."""
+        new = self.path(target)
+        self.java_object.mkdirs(new.getParent())
+        return bool(self.java_object.rename(self.path(path), new))
 
     def _parse(self, statuses: Any) -> list[HadoopStatus]:
+        # java.util.Arrays.toString would do, but py4j does not find it for an array of this type.
+        text = str(self._jvm.org.apache.commons.lang3.ArrayUtils.toString(statuses))
         return [
             HadoopStatus(
                 match["path"],
@@ -70,23 +110,49 @@ class HadoopFileSystem:
                 int(match["length"] or 0),
                 int(match["modified"]),
             )
-            for match in self._STATUS.finditer(self._text(statuses))
+            for match in self._STATUS.finditer(text)
         ]
 
-    def _text(self, statuses: Any) -> str:
-        # java.util.Arrays.toString would do, but py4j does not find it for an array of this type.
-        return str(self._jvm.org.apache.commons.lang3.ArrayUtils.toString(statuses))
 
+class HadoopListings:
+    """Lists directories in rounds, but none again whose own modification time has not moved.
 
-def default_file_system(spark_context: SparkContext) -> str:
-    """Where Spark looks for a path that has no scheme, such as ``file:///`` or ``hdfs://host:8020``."""
-    return spark_context._jsc.hadoopConfiguration().get("fs.defaultFS") or "file:///"
+    Object stores keep no such time: there every round lists.
+    """
+
+    def __init__(self, file_system: HadoopFileSystem, wall_clock: Clock | None = None) -> None:
+        self._fs = file_system
+        self._wall_clock = wall_clock or SystemClock()
+        self._known: dict[str, tuple[int, list[HadoopStatus]]] = {}
+        self._visited: dict[str, tuple[int, list[HadoopStatus]]] = {}
+
+    def children(self, directory: HadoopStatus) -> tuple[list[HadoopStatus], bool]:
+        """Return what is in a directory, and whether that is remembered from an earlier round.
+
+        Then directories in it may have changed: their own times do not show above them.
+        """
+        known = self._known.get(directory.path)
+        remembered = known is not None and known[0] == directory.modified_ms
+        if known is None or not remembered:
+            now_ms = self._wall_clock.wall_ms()
+            settled = 0 < directory.modified_ms < now_ms - SETTLED_AFTER_MS
+            listed = self._fs.listing(directory.path)
+            known = directory.modified_ms if settled else -1, listed
+        self._visited[directory.path] = known
+        return known[1], remembered
+
+    def end_round(self) -> None:
+        """Forget the directories that this round has not asked for."""
+        self._known, self._visited = self._visited, {}
 
 
 def text_as_arrow(spark_context: SparkContext, uris: list[str]) -> tuple[RDD[bytes], bool]:
-    """The lines of text files as serialized Arrow batches with one column, and whether it is a
-    ``large_string``. Spark unpacks compressed files by their names and leaves out files that have
-    vanished or are damaged, naming them in its own log."""
+    """Return the lines of text files as serialized Arrow batches of one column, and whether the column is a
+    ``large_string``.
+
+    Spark unpacks compressed files by their names. It leaves out files that have vanished or are damaged, and
+    names them in its own log.
+    """
     session = SparkSession(spark_context)
     reader = session.read.option("ignoreMissingFiles", "true").option("ignoreCorruptFiles", "true")
     batches: Any = reader.text(uris)._jdf.toArrowBatchRdd()
