@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,66 @@ def imports_of(path: Path) -> set[str]:
 
 def folder_of(path: Path) -> str:
     return path.relative_to(PACKAGE).parts[0] if path.parent != PACKAGE else ""
+
+
+MODULE_NAMES = {
+    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+    for path in MODULES
+}
+
+
+def modules_used(path: Path, inside_functions: bool) -> set[str]:
+    """The modules of the package that a module loads: when it is imported, or also when it runs."""
+    used: set[str] = set()
+
+    def visit(node: ast.AST) -> None:
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            return
+        if isinstance(node, ast.FunctionDef | ast.Lambda) and not inside_functions:
+            return
+        if isinstance(node, ast.Import):
+            used.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"
+                used.add(inner if inner in MODULE_NAMES else node.module)
+        for child in ast.iter_child_nodes(node):
+            visit(child)
+
+    visit(ast.parse(path.read_text()))
+    return used & MODULE_NAMES.keys()
+
+
+def a_cycle(graph: dict[str, set[str]]) -> list[str]:
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+# Imports inside functions that close a cycle, and why.
+CLOSE_A_CYCLE = {
+    # Opens the right implementation of its own interface; pyarrow.fs is loaded only where it is needed.
+    ("tidemill.checkpoint.storage", "tidemill.checkpoint.arrow_storage"),
+    ("tidemill.checkpoint.storage", "tidemill.checkpoint.local_storage"),
+    # A stream has windows, and a window is a stream.
+    ("tidemill.streaming.window_operations", "tidemill.streaming.dstream"),
+    ("tidemill.streaming.program.graph_pickle", "tidemill.streaming.program.unpicklable"),
+}
+
+
+def test_no_module_imports_itself_in_a_circle() -> None:
+    graph = {name: modules_used(path, False) for name, path in MODULE_NAMES.items()}
+    assert a_cycle(graph) == []
+
+
+def test_imports_inside_functions_hide_no_other_circle() -> None:
+    graph = {
+        name: {used for used in modules_used(path, True) if (name, used) not in CLOSE_A_CYCLE}
+        for name, path in MODULE_NAMES.items()
+    }
+    assert a_cycle(graph) == []
 
 
 # Which folders a folder may use. Types that only a checker sees count as well.
