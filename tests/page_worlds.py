@@ -45,11 +45,11 @@ def readme(page: Visit) -> Generator[None, None, None]:
 
 
 def dstreams(page: Visit) -> Generator[None, None, None]:
-    (page.folder / "data").mkdir()
+    page.replacements = {'"clicks.sqlite"': repr(str(page.folder / "clicks.sqlite"))}
     yield
     page.expect("('/', 1)\n('/tides', 1)")
     yield
-    with sqlite3.connect(page.folder / "data" / "clicks.sqlite") as database:
+    with sqlite3.connect(page.folder / "clicks.sqlite") as database:
         saved = database.execute("SELECT user, page FROM clicks ORDER BY page").fetchall()
     assert saved == [("ann", "/"), ("ann", "/tides")]
 
@@ -137,7 +137,6 @@ def structured_sources(page: Visit) -> Generator[None, None, None]:
 
 def structured_sinks(page: Visit) -> Generator[None, None, None]:
     clicks(page)
-    (page.folder / "out").mkdir()
     yield
     yield  # for availableNow
     out = page.folder / "out"
