@@ -105,7 +105,10 @@ def checkpoints(page: Visit) -> Generator[None, None, None]:
         done = sorted((page.folder / "out").glob("*/_SUCCESS"))
         if not done:
             return {}
-        rows = pyarrow.dataset.dataset(done[-1].parent).to_table().to_pylist()
+        try:
+            rows = pyarrow.dataset.dataset(done[-1].parent).to_table().to_pylist()
+        except FileNotFoundError:  # a batch that runs again overwrites its folder
+            return {}
         return {row["product"]: row["total"] for row in rows}
 
     yield
