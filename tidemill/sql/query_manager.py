@@ -96,9 +96,9 @@ class StreamingQueryManager(PySparkStreamingQueryManager):
         spark.streams.awaitAnyTermination()
     """
 
-    def __init__(self, spark: SparkSession, make_execution: ExecutionFactory | None = None) -> None:
+    def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
-        self._make_execution = make_execution
+        self._make_execution: ExecutionFactory | None = None
         self._bus = ListenerBus("query-listeners")
         self._bus_started = False
         self._listeners = 0

@@ -24,7 +24,9 @@ __all__ = ["DataStreamReader"]
 
 
 class DataStreamReader(PySparkDataStreamReader):
-    """Makes a streaming DataFrame::
+    """Makes a streaming DataFrame.
+
+    ::
 
         clicks = spark.readStream.schema("user string, at timestamp").json("/in/clicks")
         ticks = spark.readStream.format("rate").option("rowsPerSecond", 100).load()

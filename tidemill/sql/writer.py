@@ -41,15 +41,17 @@ FOREACH_BATCH = "foreachBatch"
 WITHOUT_CHECKPOINT = frozenset(
     {"console", "memory", "noop", FOREACH.lower(), FOREACH_BATCH.lower()}
 )
-"""The formats that Spark, too, writes with a temporary checkpoint."""
+"""The formats that work with a temporary checkpoint, as in Spark."""
 NEVER_PARTITIONED = frozenset({"memory", FOREACH.lower(), FOREACH_BATCH.lower()})
 
 
 class DataStreamWriter(PySparkDataStreamWriter):
-    """Starts a query: says where the rows of a streaming DataFrame go, how and when::
+    """Says where the rows of a streaming DataFrame go, how and when, and starts the query.
 
-    query = (counts.writeStream.outputMode("complete").format("console")
-             .trigger(processingTime="5 seconds").start())
+    ::
+
+        query = (counts.writeStream.outputMode("complete").format("console")
+                 .trigger(processingTime="5 seconds").start())
     """
 
     def __init__(self, df: DataFrame) -> None:
