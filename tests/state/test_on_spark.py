@@ -160,7 +160,7 @@ def test_snapshots_are_taken_beside_the_batches_and_only_the_superfluous_goes(
 
 
 def _stateful(totals: Totals) -> dict[str, Any]:
-    from tidemill.streaming.graph.stateful_node import StatefulNode
+    from tidemill.streaming.graph.state import StatefulNode
 
     nodes = totals.stream.ssc._graph.operators()
     return {name: node for name, node in nodes.items() if isinstance(node, StatefulNode)}

@@ -5,20 +5,35 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from datetime import datetime
 from operator import add
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 from urllib.parse import quote
 
 from pyspark import RDD, StorageLevel
 
 from tidemill.common.times import duration_ms, to_ms
-from tidemill.errors import ProgramError
+from tidemill.errors import OptionError, ProgramError
 from tidemill.spark.rdds.combine import combine_by_key
-from tidemill.spark.rdds.record_chain import apply_step
 from tidemill.spark.session.failures import is_file_already_there
+from tidemill.state.keys import stable_hash
+from tidemill.streaming.graph.map_with_state import MapWithState
 from tidemill.streaming.graph.node import DStreamNode
-from tidemill.streaming.graph.stateful_node import StatefulNode, StateSnapshotsNode
-from tidemill.streaming.graph.stateless_nodes import OutputNode, TransformedNode
+from tidemill.streaming.graph.state import (
+    StatefulNode,
+    StateFunction,
+    StateSnapshotsNode,
+    initial_rdd,
+)
+from tidemill.streaming.graph.transformations import (
+    TransformedNode,
+    combine_nodes,
+    per_partition,
+    per_rdd,
+    per_record,
+)
+from tidemill.streaming.graph.update_state import UpdateState
+from tidemill.streaming.lifecycle import StreamLifecycle
 from tidemill.streaming.pair_operations import PairOperations
+from tidemill.streaming.state_spec import StateSpec, require_partitions
 from tidemill.streaming.util import TransformFunction, rddToFileName, with_time
 from tidemill.streaming.window_operations import WindowOperations
 from tidemill.tasks.combine_step import Combiner
@@ -29,11 +44,7 @@ from tidemill.tasks.record_steps import (
     FlatMapRecords,
     MapPartition,
     MapRecords,
-    RecordStep,
 )
-
-if TYPE_CHECKING:
-    from tidemill.streaming.context import StreamingContext
 
 __all__ = ["DStream"]
 
@@ -44,11 +55,11 @@ U = TypeVar("U")
 V = TypeVar("V")
 
 
-class DStream(PairOperations, WindowOperations, Generic[T_co]):
+class DStream(PairOperations["DStream[Any]"], WindowOperations["DStream[Any]"], Generic[T_co]):
     """A sequence of RDDs, one for each batch, and the operations on all of them.
 
-    A program never makes one: it gets it from a :class:`StreamingContext` or from an operation on
-    another DStream. Nothing runs before an output operation (``pprint``, ``foreachRDD``,
+    A program never makes one: it gets it from a ``StreamingContext`` or from an operation on another
+    DStream. Nothing runs before an output operation (``pprint``, ``foreachRDD``,
     ``saveAsTextFiles``) asks for it and the context is started.
 
     Operations on streams of pairs are in ``pair_operations.py``, those over windows in
@@ -56,9 +67,9 @@ class DStream(PairOperations, WindowOperations, Generic[T_co]):
     """
 
     def __init__(
-        self, jdstream: DStreamNode, ssc: StreamingContext, jrdd_deserializer: Any = None
+        self, jdstream: DStreamNode, ssc: StreamLifecycle, jrdd_deserializer: Any = None
     ) -> None:
-        # The parameters have PySpark's names; here the first is a node of our own graph, and RDDs
+        # The parameters have PySpark's names. Here the first is a node of our own graph, and RDDs
         # know their own serializers.
         self._node = jdstream
         self._ssc = ssc
@@ -71,27 +82,30 @@ class DStream(PairOperations, WindowOperations, Generic[T_co]):
         """The slide in seconds."""
         return self._node.slide_ms / 1000
 
-    def context(self) -> StreamingContext:
-        """The context this stream belongs to."""
+    def context(self) -> StreamLifecycle:
+        """Return the ``StreamingContext`` of this stream."""
         return self._ssc
+
+    def _stream(self, node: DStreamNode) -> DStream[Any]:
+        return DStream(node, self._ssc)
 
     # -- record by record ----------------------------------------------------------------------
 
     def map(
         self: DStream[T], f: Callable[[T], U], preservesPartitioning: bool = False
     ) -> DStream[U]:
-        """``f`` of each record."""
-        return self._per_record(MapRecords(f), preservesPartitioning)
+        """Apply ``f`` to each record."""
+        return self._stream(per_record(self._node, MapRecords(f), preservesPartitioning))
 
     def flatMap(
         self: DStream[T], f: Callable[[T], Iterable[U]], preservesPartitioning: bool = False
     ) -> DStream[U]:
-        """All items of ``f`` of each record."""
-        return self._per_record(FlatMapRecords(f), preservesPartitioning)
+        """Apply ``f`` to each record, and give all items of its results."""
+        return self._stream(per_record(self._node, FlatMapRecords(f), preservesPartitioning))
 
     def filter(self: DStream[T], f: Callable[[T], bool]) -> DStream[T]:
-        """The records for which ``f`` is true."""
-        return self._per_record(FilterRecords(f), True)
+        """Keep the records for which ``f`` is true."""
+        return self._stream(per_record(self._node, FilterRecords(f), True))
 
     # -- partition by partition ----------------------------------------------------------------
 
@@ -100,7 +114,7 @@ class DStream(PairOperations, WindowOperations, Generic[T_co]):
         f: Callable[[Iterable[T]], Iterable[U]],
         preservesPartitioning: bool = False,
     ) -> DStream[U]:
-        """``f`` of an iterator over each partition."""
+        """Apply ``f`` to an iterator over each partition."""
         return self.mapPartitionsWithIndex(lambda _, records: f(records), preservesPartitioning)
 
     def mapPartitionsWithIndex(
@@ -108,34 +122,35 @@ class DStream(PairOperations, WindowOperations, Generic[T_co]):
         f: Callable[[int, Iterable[T]], Iterable[U]],
         preservesPartitioning: bool = False,
     ) -> DStream[U]:
-        """``f`` of the number of each partition and an iterator over it."""
-        return self._per_partition(MapPartition(f), preservesPartitioning)
+        """Apply ``f`` to the number of each partition and an iterator over it."""
+        return self._stream(per_partition(self._node, MapPartition(f), preservesPartitioning))
 
     def glom(self: DStream[T]) -> DStream[list[T]]:
-        """Each partition as one list."""
+        """Make one list of each partition."""
         return self.mapPartitions(lambda records: [list(records)])
 
     def repartition(self: DStream[T], numPartitions: int) -> DStream[T]:
-        """The same records in ``numPartitions`` partitions."""
-        return self._per_rdd(lambda rdd: rdd.repartition(numPartitions))
+        """Spread the records over ``numPartitions`` partitions."""
+        return self._stream(per_rdd(self._node, lambda rdd: rdd.repartition(numPartitions)))
 
     # -- batch by batch ------------------------------------------------------------------------
 
     def count(self) -> DStream[int]:
-        """One record for each batch: how many there are."""
-        return self._per_partition(CountRecords()).reduceByKey(add, 1).map(lambda pair: pair[1])
+        """Count the records of each batch: one number for each."""
+        counts = self._stream(per_partition(self._node, CountRecords()))
+        return counts.reduceByKey(add, 1).map(lambda pair: pair[1])
 
     def countByValue(self: DStream[T]) -> DStream[tuple[T, int]]:
-        """Each distinct record with the number of times it occurs in the batch."""
+        """Count how often each distinct record occurs in the batch."""
 
         def count(rdd: RDD[T]) -> RDD[Any]:
             counted = rdd.mapPartitionsWithIndex(CountValues(rdd._memory_limit() * 0.9))
             return combine_by_key(counted, Combiner.reducing(add), None)
 
-        return self._per_rdd(count)
+        return self._stream(per_rdd(self._node, count))
 
     def reduce(self: DStream[T], func: Callable[[T, T], T]) -> DStream[T]:
-        """One record for each batch that has any: all of them reduced by ``func``."""
+        """Reduce all records of each batch by ``func`` to one, or to none if it is empty."""
         keyed = self.map(lambda record: (None, record))
         return keyed.reduceByKey(func, 1).map(lambda pair: pair[1])
 
@@ -143,9 +158,9 @@ class DStream(PairOperations, WindowOperations, Generic[T_co]):
         self: DStream[T],
         func: Callable[[RDD[T]], RDD[U]] | Callable[[datetime, RDD[T]], RDD[U]],
     ) -> TransformedDStream[U]:
-        """Any function of each batch's RDD, or of the batch time and the RDD.
+        """Apply any function to each batch's RDD, or to the batch time and the RDD.
 
-        ``func`` runs on the driver when a batch is made, before its output operations.
+        ``func`` runs on the driver when the jobs of a batch are made, before its output operations.
         """
         return TransformedDStream(self, func)
 
@@ -155,30 +170,88 @@ class DStream(PairOperations, WindowOperations, Generic[T_co]):
         other: DStream[U],
         keepSerializer: bool = False,
     ) -> DStream[V]:
-        """Any function of this stream's and another stream's RDD, or of the time and both."""
-        timed = with_time(func, 2, "transformWith")
-        return self._join_streams(other, timed)
+        """Apply any function to this stream's and another stream's RDD, or to the time and both."""
+        function = TransformFunction(self._sc, with_time(func, 2, "transformWith"))
+        node = combine_nodes(
+            self._node, other._node, lambda time_ms, a, b: function.call(time_ms, [a, b])
+        )
+        return self._stream(node)
 
     def union(self, other: DStream[U]) -> DStream[Any]:
-        """All records of both streams."""
+        """Give all records of both streams."""
         if other._node.slide_ms != self._node.slide_ms:
-            raise ProgramError("the two DStream should have same slide duration")
+            raise ProgramError(
+                "the two DStream should have same slide duration", str(other._node.site)
+            )
         return self.transformWith(lambda a, b: a.union(b), other)
+
+    # -- state ---------------------------------------------------------------------------------
+
+    def updateStateByKey(
+        self,
+        updateFunc: Callable[[Any, Any], Any],
+        numPartitions: int | None = None,
+        initialRDD: RDD[Any] | Iterable[Any] | None = None,
+        partitionFunc: Callable[[Any], int] = stable_hash,
+    ) -> DStream[Any]:
+        """Keep a state for each key of a stream of pairs, from batch to batch.
+
+        In every batch ``updateFunc(new values, state or None)`` is called for each key that has new
+        values or a state. It returns the key's new state, or None to end it. The stream has the
+        states of all keys. Needs a checkpoint directory.
+        """
+        if not callable(updateFunc):
+            raise OptionError(
+                f"updateStateByKey needs a function, not {updateFunc!r}", "updateFunc"
+            )
+        initial = initial_rdd(self._sc, initialRDD, "initialRDD")
+        node = self._stateful(UpdateState(updateFunc), numPartitions, partitionFunc, initial)
+        return self._stream(node)
+
+    def mapWithState(self, spec: StateSpec) -> MapWithStateDStream:
+        """Apply ``spec``'s function to each pair and the state of its key, which lives on.
+
+        Costs in proportion to the pairs of a batch and the keys that time out, not to all keys. Needs a
+        checkpoint directory.
+        """
+        if not isinstance(spec, StateSpec):
+            raise OptionError(f"mapWithState needs a StateSpec, not {type(spec).__name__}", "spec")
+        node = self._stateful(
+            MapWithState(spec._function, spec._timeout_ms),
+            spec._num_partitions,
+            spec._partition_func,
+            initial_rdd(self._sc, spec._initial, "initialState"),
+        )
+        return MapWithStateDStream(node, self._ssc)
+
+    def _stateful(
+        self,
+        function: StateFunction,
+        num_partitions: int | None,
+        partition_func: Callable[[Any], int],
+        initial: RDD[Any] | None,
+    ) -> StatefulNode:
+        partitions = require_partitions(
+            self._sc.defaultParallelism if num_partitions is None else num_partitions
+        )
+        node = StatefulNode(self._node, function, partitions, partition_func, initial)
+        self._ssc._graph.add_stateful(node)
+        return node
 
     # -- storage -------------------------------------------------------------------------------
 
     def setName(self: DStream[T], name: str) -> DStream[T]:
-        """Give an input, or a stream with state, the name under which its checkpoint knows it.
+        """Name an input or a stream with state; its data is in the checkpoint under that name.
 
-        Without one it has a number. A name stays right when a new version of the program has more
+        Without a name it has a number. A name stays right when a new version of the program has more
         streams, or has them in another order: ``getOrCreate(..., upgrade=True)`` goes by names.
         """
         self._node.graph.refuse_change_after_start()
         if not isinstance(name, str) or not name:
-            raise ProgramError(f"the name of a stream must be a text, not {name!r}")
+            raise OptionError(f"the name of a stream must be a text, not {name!r}", "name")
         if name in (".", "..") or len(quote(name, safe="")) > 200:
-            raise ProgramError(
-                f"{name!r:.100} cannot be the name of a stream: it names a folder, too"
+            raise OptionError(
+                f"{name!r:.100} cannot be the name of a stream: it names a folder, too", "name"
             )
         self._node.name = name
         return self
@@ -188,7 +261,7 @@ class DStream(PairOperations, WindowOperations, Generic[T_co]):
         return self.persist(StorageLevel.MEMORY_ONLY)
 
     def persist(self: DStream[T], storageLevel: StorageLevel) -> DStream[T]:
-        """Keep each batch's RDD at a storage level for as long as the stream can need it."""
+        """Keep each batch's RDD at ``storageLevel`` for as long as the stream can need it."""
         self._node.graph.refuse_change_after_start()
         self.is_cached = True
         self._node.storage_level = storageLevel
@@ -202,9 +275,9 @@ class DStream(PairOperations, WindowOperations, Generic[T_co]):
         return self
 
     def slice(self, begin: datetime | float, end: datetime | float) -> list[RDD[Any]]:
-        """The RDDs of the batches from ``begin`` to ``end``, both included and rounded down.
+        """Return the RDDs of the batches from ``begin`` to ``end``, both included and rounded down.
 
-        Only those that are still remembered: see :meth:`StreamingContext.remember`.
+        RDDs that are no longer remembered are left out: see ``StreamingContext.remember``.
         """
         zero_ms, slide_ms = self._node.zero_ms or 0, self._node.slide_ms
         begin_ms = zero_ms + (to_ms(begin) - zero_ms) // slide_ms * slide_ms
@@ -219,7 +292,7 @@ class DStream(PairOperations, WindowOperations, Generic[T_co]):
     ) -> None:
         """Call ``func`` with each batch's RDD, or with the batch time and the RDD, on the driver."""
         function = TransformFunction(self._sc, with_time(func, 1, "foreachRDD"))
-        OutputNode(self._node, lambda time_ms, rdd: function.call(time_ms, [rdd]))
+        self._ssc._graph.add_output(self._node, lambda time_ms, rdd: function.call(time_ms, [rdd]))
 
     def pprint(self, num: int = 10) -> None:
         """Print the first ``num`` records of each batch."""
@@ -228,7 +301,7 @@ class DStream(PairOperations, WindowOperations, Generic[T_co]):
             taken = rdd.take(num + 1)
             rule = "-" * 43
             more = ["..."] if len(taken) > num else []
-            # One call, so that several streams that print at once do not mix their lines.
+            # One call, so that streams that print at the same time do not mix their lines.
             print("\n".join([rule, f"Time: {time}", rule, *map(str, taken[:num]), *more, ""]))
 
         self.foreachRDD(take_and_print)
@@ -240,49 +313,15 @@ class DStream(PairOperations, WindowOperations, Generic[T_co]):
             try:
                 rdd.saveAsTextFile(rddToFileName(prefix, suffix, time))
             except Exception as error:
-                # The batch has been written before: it is being run a second time.
+                # The batch runs a second time, and its files are there from the first.
                 if not is_file_already_there(error):
                     raise
 
         self.foreachRDD(save)
 
-    # -- how operations are made ---------------------------------------------------------------
-
-    def _per_record(self, step: RecordStep, preserves: bool) -> DStream[Any]:
-        return self._per_rdd(lambda rdd: apply_step(rdd, step, preserves))
-
-    def _per_partition(
-        self, func: Callable[[int, Iterable[Any]], Iterable[Any]], preserves: bool = False
-    ) -> DStream[Any]:
-        return self._per_rdd(lambda rdd: rdd.mapPartitionsWithIndex(func, preserves))
-
-    def _per_rdd(self, func: Callable[[RDD[Any]], RDD[Any]]) -> DStream[Any]:
-        return DStream(TransformedNode([self._node], lambda _, rdd: func(rdd)), self._ssc)
-
-    def _stream_of(self, node: DStreamNode) -> DStream[Any]:
-        return DStream(node, self._ssc)
-
-    def _stream_with_state(self, node: StatefulNode) -> MapWithStateDStream:
-        return MapWithStateDStream(node, self._ssc)
-
-    def _join_streams(self, other: DStream[Any], func: Callable[..., Any]) -> DStream[Any]:
-        """A stream of ``func(time, rdd, other's rdd)``."""
-        if other._node.graph is not self._node.graph:
-            raise ProgramError("two DStreams of different StreamingContexts cannot be combined")
-        if other._node.slide_ms != self._node.slide_ms:
-            raise ProgramError(
-                f"the DStreams have different slide durations, {self._node.slide_ms} ms and "
-                f"{other._node.slide_ms} ms: give them the same with window()"
-            )
-        function = TransformFunction(self._sc, func)
-        node = TransformedNode(
-            [self._node, other._node], lambda time_ms, a, b: function.call(time_ms, [a, b])
-        )
-        return DStream(node, self._ssc)
-
 
 class TransformedDStream(DStream[U]):
-    """A DStream that a function of RDDs makes from another one."""
+    """The DStream that ``transform`` returns."""
 
     def __init__(
         self,
@@ -297,10 +336,10 @@ class TransformedDStream(DStream[U]):
 
 
 class MapWithStateDStream(DStream[Any]):
-    """What ``mapWithState`` returns: its function's results, and a way to all states."""
+    """The DStream that ``mapWithState`` returns: its function's results, and a way to all states."""
 
     _node: StatefulNode
 
     def stateSnapshots(self) -> DStream[tuple[Any, Any]]:
-        """All keys and their states after each batch. Costs in proportion to all keys."""
-        return DStream(StateSnapshotsNode(self._node), self._ssc)
+        """Give all keys and their states after each batch. Costs in proportion to all keys."""
+        return self._stream(StateSnapshotsNode(self._node))

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast
+from typing import Any, BinaryIO, TypeVar
 
 from pyspark import RDD, SparkContext, StorageLevel
 
 from tidemill.batches.batch import UNLIMITED
 from tidemill.batches.source import RecordSource
 from tidemill.common.config import FILE_MIN_REMEMBER_MS
-from tidemill.errors import ProgramError
+from tidemill.errors import OptionError
 from tidemill.receivers.connectors.socket_receiver import RawSocketReceiver, SocketReceiver
 from tidemill.receivers.receiver import Receiver
 from tidemill.receivers.record_source import ReceiverSourceFactory
@@ -18,23 +18,13 @@ from tidemill.sources.files.hadoop_directory import absolute_directory
 from tidemill.sources.files.record_files_source import DirectorySourceFactory
 from tidemill.sources.queue import QueueSource, QueueSourceFactory, queue_entry
 from tidemill.streaming.dstream import DStream
-from tidemill.streaming.graph.stateless_nodes import InputNode
-
-if TYPE_CHECKING:
-    from tidemill.common.clock import Clock
-    from tidemill.streaming.context import StreamingContext
-    from tidemill.streaming.graph.dstream_graph import DStreamGraph
+from tidemill.streaming.lifecycle import StreamLifecycle
 
 T = TypeVar("T")
 
 
-class InputStreams:
-    """What a context can read from."""
-
-    if TYPE_CHECKING:
-        _sc: SparkContext
-        _graph: DStreamGraph
-        _clock: Clock
+class InputStreams(StreamLifecycle):
+    """The part of a ``StreamingContext`` that makes input streams."""
 
     def queueStream(
         self,
@@ -42,28 +32,30 @@ class InputStreams:
         oneAtATime: bool = True,
         default: RDD[T] | Iterable[T] | None = None,
     ) -> DStream[T]:
-        """A stream from a queue of RDDs or lists: one of them in each batch, or all in the first.
+        """Read a queue of RDDs or lists: one of them in each batch, or all in the first.
 
-        A batch that finds the queue empty gets ``default``, or nothing. The queue is copied: later
-        changes to it are not seen.
+        A batch that finds the queue empty gets ``default``, or nothing. The queue is copied, so later
+        changes to it have no effect.
         """
         entries = QueueSource.entries_of(rdds)
         empty = None if default is None else queue_entry(default, "the default")
         return self._input(QueueSourceFactory(entries, oneAtATime, empty))
 
     def textFileStream(self, directory: str) -> DStream[str]:
-        """The lines of files that appear in ``directory``, which may be a glob pattern of directories.
+        """Read the lines of files that appear in ``directory``, or in all directories of a glob pattern.
 
-        Files must be moved or renamed into place whole, and are UTF-8. Hidden and temporary names are
+        Files must be UTF-8, and moved or renamed into place whole. Hidden and temporary names are
         ignored (a leading ``.`` or ``_``; ``.tmp``, ``._COPYING_``, ``.inprogress``, ``.filepart``,
         a trailing ``~``). Compressed files are unpacked by their names.
         """
         return self._input(self._directory_factory(directory))
 
     def binaryRecordsStream(self, directory: str, recordLength: int) -> DStream[bytes]:
-        """Records of ``recordLength`` bytes from files that appear in ``directory``."""
+        """Read records of ``recordLength`` bytes from files that appear in ``directory``."""
         if isinstance(recordLength, bool) or not isinstance(recordLength, int) or recordLength < 1:
-            raise ProgramError(f"recordLength must be at least 1 byte, not {recordLength!r}")
+            raise OptionError(
+                f"recordLength must be at least 1 byte, not {recordLength!r}", "recordLength"
+            )
         return self._input(self._directory_factory(directory, recordLength))
 
     def socketTextStream(
@@ -72,9 +64,9 @@ class InputStreams:
         port: int,
         storageLevel: StorageLevel = StorageLevel.MEMORY_AND_DISK_2,
     ) -> DStream[str]:
-        """The lines that a TCP server sends: UTF-8, ended by ``\\n``, ``\\r\\n`` or ``\\r``.
+        """Read the lines that a TCP server sends: UTF-8, ended by ``\\n``, ``\\r\\n`` or ``\\r``.
 
-        A connection that ends or cannot be made is tried again.
+        The receiver connects again when the connection ends or cannot be made.
         """
         return self.receiverStream(SocketReceiver(hostname, port, storageLevel=storageLevel))
 
@@ -85,10 +77,10 @@ class InputStreams:
         converter: Callable[[BinaryIO], Iterable[T]],
         storageLevel: StorageLevel = StorageLevel.MEMORY_AND_DISK_2,
     ) -> DStream[T]:
-        """What ``converter`` makes of the bytes that a TCP server sends: it gets them as a file."""
+        """Read the records that ``converter`` makes of a TCP server's bytes, which it gets as a file."""
         if not callable(converter):
-            raise ProgramError(
-                f"the converter of socketStream must be a function, not {converter!r}"
+            raise OptionError(
+                f"the converter of socketStream must be a function, not {converter!r}", "converter"
             )
         return self.receiverStream(SocketReceiver(hostname, port, converter, storageLevel))
 
@@ -98,14 +90,15 @@ class InputStreams:
         port: int,
         storageLevel: StorageLevel = StorageLevel.MEMORY_AND_DISK_2,
     ) -> DStream[bytes]:
-        """Byte strings that a TCP server sends, each after its length in four bytes, big-endian."""
+        """Read byte strings that a TCP server sends, each after its length in four bytes, big-endian."""
         return self.receiverStream(RawSocketReceiver(hostname, port, storageLevel))
 
     def receiverStream(self, receiver: Receiver) -> DStream[Any]:
-        """What a receiver of your own stores: an instance of a subclass of ``Receiver``."""
+        """Read the records that ``receiver`` stores: an instance of a subclass of ``Receiver``."""
         if not isinstance(receiver, Receiver):
-            raise ProgramError(
-                f"receiverStream needs an instance of a subclass of Receiver, not {receiver!r:.100}"
+            raise OptionError(
+                f"receiverStream needs an instance of a subclass of Receiver, not {receiver!r:.100}",
+                "receiver",
             )
         return self._input(ReceiverSourceFactory(receiver))
 
@@ -113,7 +106,9 @@ class InputStreams:
         self, directory: str, record_length: int | None = None
     ) -> DirectorySourceFactory:
         if not isinstance(directory, str) or not directory:
-            raise ProgramError(f"the directory to watch must be a path or a URI, not {directory!r}")
+            raise OptionError(
+                f"the directory to watch must be a path or a URI, not {directory!r}", "directory"
+            )
         at_least_ms = FILE_MIN_REMEMBER_MS.read(self._sc.getConf())
         batches = -(-at_least_ms // self._graph.batch_ms)
         return DirectorySourceFactory(
@@ -124,5 +119,5 @@ class InputStreams:
         )
 
     def _input(self, make_source: Callable[[SparkContext], RecordSource]) -> DStream[Any]:
-        node = InputNode(self._graph, make_source, UNLIMITED, self._clock.now_ms())
-        return DStream(node, cast("StreamingContext", self))
+        node = self._graph.add_input(make_source, UNLIMITED, self._clock.now_ms())
+        return DStream(node, self)

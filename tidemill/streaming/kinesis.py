@@ -46,7 +46,7 @@ class KinesisUtils:
         stsSessionName: str | None = None,
         stsExternalId: str | None = None,
     ) -> DStream[Any]:
-        """Refused: Spark's Kinesis receiver is a library for the JVM that PySpark does not bring along."""
+        """Raise: Spark's Kinesis receiver is a library for the JVM that PySpark does not bring along."""
         raise UnsupportedError(
             "Tidemill has no Kinesis receiver: have Kinesis deliver into files (Data Firehose) and "
             "read them with textFileStream"

@@ -1,4 +1,4 @@
-"""Watching a stream."""
+"""The base of listeners, which hear of the events of a stream."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ __all__ = ["StreamingListener"]
 
 
 class StreamingListener:
-    """Subclass it, override what you want to see, and give it to ``addStreamingListener``.
+    """Hears of batches, output operations and receivers. Subclass it, and override what you want to see.
+
+    Give an instance to ``addStreamingListener``.
 
     >>> class Delays(StreamingListener):
     ...     def onBatchCompleted(self, batchCompleted):
     ...         info = batchCompleted.batchInfo()
     ...         print(info.batchTime().milliseconds(), info.totalDelay(), info.numRecords())
 
-    All methods are called on one thread, in the order in which things happened. An exception is
-    logged and the stream goes on. A listener cannot stop the context it listens to.
+    All methods are called on one thread, in the order of the events. An exception is logged and the
+    stream goes on. A listener cannot stop the context it listens to.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""What a program says about ``mapWithState``: the function, and how its state is kept."""
+"""The arguments of ``mapWithState``: its function, the state that it sees, and how state is kept."""
 
 from __future__ import annotations
 
@@ -9,25 +9,26 @@ from typing import Any, Generic, TypeVar
 from pyspark import RDD
 
 from tidemill.common.times import duration_ms
-from tidemill.errors import IllegalStateError, ProgramError
+from tidemill.errors import IllegalStateError, OptionError
 from tidemill.state.keys import stable_hash
 from tidemill.streaming.util import positional_arguments
 
 __all__ = ["State", "StateSpec"]
 
 T = TypeVar("T")
-_NOTHING: Any = object()
+NO_STATE: Any = object()
+"""The value of a :class:`State` whose key has none."""
 
 
 class State(Generic[T]):
-    """The state of one key, as the function of a ``mapWithState`` sees it. Never made by a program.
+    """The state of one key, as the function of a ``mapWithState`` sees it. A program never makes one.
 
-    What a function puts into it is there for the next record of the key, and for the next batch once
-    this one is committed. A value that is changed in place must be put back with :meth:`update`.
+    The next record of the key sees a new value, and so does the next batch once this one is
+    committed. A value that is changed in place must be put back with :meth:`update`.
     """
 
     def __init__(self) -> None:
-        self._load(_NOTHING, False)
+        self._load(NO_STATE, False)
 
     def _load(self, value: Any, timing_out: bool) -> None:
         self._value = value
@@ -36,37 +37,37 @@ class State(Generic[T]):
         self._removed = False
 
     def exists(self) -> bool:
-        """True if the key has a state."""
-        return self._value is not _NOTHING
+        """Return True if the key has a state."""
+        return self._value is not NO_STATE
 
     def get(self) -> T:
-        """The state. It must exist."""
-        if self._value is _NOTHING:
+        """Return the state, which must exist."""
+        if self._value is NO_STATE:
             raise IllegalStateError("this key has no state: ask exists() before get()")
         return self._value  # type: ignore[no-any-return]
 
     def getOption(self) -> T | None:
-        """The state, or None if there is none."""
-        return None if self._value is _NOTHING else self._value
+        """Return the state, or None if there is none."""
+        return None if self._value is NO_STATE else self._value
 
     def update(self, newState: T) -> None:
         """Give the key another state."""
         self._refuse_change("updated")
         if newState is None:
-            raise ProgramError("a state cannot be None: call remove() to end it")
+            raise OptionError("a state cannot be None: call remove() to end it", "newState")
         self._value = newState
         self._updated = True
 
     def remove(self) -> None:
-        """Let the key have no state any more."""
+        """End the state of the key."""
         self._refuse_change("removed")
-        self._value = _NOTHING
+        self._value = NO_STATE
         self._removed = True
 
     def isTimingOut(self) -> bool:
-        """True if the function is called because the key has been idle for the timeout.
+        """Return True if the function is called because the key has been idle for the timeout.
 
-        The state is gone after this call, and cannot be changed in it.
+        The state ends after this call, and cannot be changed in it.
         """
         return self._timing_out
 
@@ -81,7 +82,7 @@ class State(Generic[T]):
 
 
 class StateSpec:
-    """How ``mapWithState`` works; made by :meth:`function`, and refined by the other methods.
+    """The settings of a ``mapWithState``: made by :meth:`function`, refined by the other methods.
 
     ::
 
@@ -95,7 +96,7 @@ class StateSpec:
         counts = pairs.mapWithState(StateSpec.function(count).timeout(60).numPartitions(4))
 
     The function is called with ``(key, value, state)``, or with ``(time, key, value, state)`` if it has
-    four parameters; ``value`` is None for a key that times out. What it returns is a record of the
+    four parameters; ``value`` is None for a key that times out. Its result becomes a record of the
     new stream, unless it is None.
     """
 
@@ -108,10 +109,12 @@ class StateSpec:
 
     @staticmethod
     def function(mappingFunction: Callable[..., Any]) -> StateSpec:
+        """Begin the settings with the function of each pair and the state of its key."""
         if not callable(mappingFunction) or positional_arguments(mappingFunction) not in (3, 4):
-            raise ProgramError(
+            raise OptionError(
                 "StateSpec.function needs a function of (key, value, state), or of "
-                f"(time, key, value, state), not {getattr(mappingFunction, '__name__', mappingFunction)!r}"
+                f"(time, key, value, state), not {getattr(mappingFunction, '__name__', mappingFunction)!r}",
+                "mappingFunction",
             )
         return StateSpec(mappingFunction)
 
@@ -120,22 +123,29 @@ class StateSpec:
         return self._with(_initial=pairs)
 
     def numPartitions(self, number: int) -> StateSpec:
-        """Keep the state in so many partitions, for the whole life of the stream."""
-        if isinstance(number, bool) or not isinstance(number, int) or number < 1:
-            raise ProgramError(f"numPartitions must be at least 1, not {number!r}")
-        return self._with(_num_partitions=number)
+        """Keep the state in ``number`` partitions, for the whole life of the stream."""
+        return self._with(_num_partitions=require_partitions(number))
 
     def partitioner(self, partitionFunc: Callable[[Any], int]) -> StateSpec:
-        """Place keys by a function of your own, which must be the same whenever the stream runs."""
+        """Place keys by a function of your own, which must stay the same for the life of the stream."""
         if not callable(partitionFunc):
-            raise ProgramError(f"partitioner needs a function of a key, not {partitionFunc!r}")
+            raise OptionError(
+                f"partitioner needs a function of a key, not {partitionFunc!r}", "partitionFunc"
+            )
         return self._with(_partition_func=partitionFunc)
 
     def timeout(self, idleDuration: float) -> StateSpec:
-        """End the state of a key that has had no record for so many seconds."""
+        """End the state of a key that has had no record for ``idleDuration`` seconds."""
         return self._with(_timeout_ms=duration_ms(idleDuration, "the timeout"))
 
     def _with(self, **changes: Any) -> StateSpec:
         changed = copy.copy(self)
         changed.__dict__.update(changes)
         return changed
+
+
+def require_partitions(number: int) -> int:
+    """Return ``number`` if state can be kept in that many partitions."""
+    if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+        raise OptionError(f"numPartitions must be at least 1, not {number!r}", "numPartitions")
+    return number

@@ -1,4 +1,4 @@
-"""Helpers with the names and meanings they have in ``pyspark.streaming.util``."""
+"""Helpers with the names and meanings that they have in ``pyspark.streaming.util``."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from typing import Any
 from pyspark import RDD, SparkContext
 
 from tidemill.common.times import to_datetime, to_ms
-from tidemill.errors import ProgramError
+from tidemill.errors import OptionError
 
 __all__ = ["TransformFunction", "TransformFunctionSerializer", "rddToFileName"]
 
 
 class TransformFunction:
-    """A function of RDDs, called with the batch time: what ``transform`` and ``foreachRDD`` are given.
+    """A user's function of the batch time and RDDs, as ``transform`` and ``foreachRDD`` call it.
 
-    ``deserializers`` are PySpark's way to read RDDs that come from the JVM. Here RDDs stay Python
-    objects and need none.
+    PySpark reads RDDs that come from the JVM with ``deserializers``. Here RDDs stay Python objects
+    and need none.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class TransformFunction:
         self.failure: str | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        # What a program is made of outlives the SparkContext it was made on.
+        # A program on disk outlives the SparkContext it was made on.
         return {**self.__dict__, "ctx": None, "failure": None}
 
     def rdd_wrapper(self, func: Callable[..., Any]) -> TransformFunction:
@@ -42,7 +42,7 @@ class TransformFunction:
         return self
 
     def call(self, milliseconds: int, jrdds: list[RDD[Any] | None]) -> Any:
-        """Call the function with a ``datetime`` and the RDDs. An error is raised and remembered."""
+        """Call the function with a ``datetime`` and the RDDs. Raises its error, and keeps the traceback."""
         self.failure = None
         sers = [*self.deserializers, *[None] * (len(jrdds) - len(self.deserializers))]
         try:
@@ -63,7 +63,7 @@ class TransformFunction:
 
 
 class TransformFunctionSerializer:
-    """A :class:`TransformFunction` to bytes and back, with the serializer it is given."""
+    """Turns a :class:`TransformFunction` into bytes and back, with a serializer of PySpark's."""
 
     def __init__(self, ctx: SparkContext | None, serializer: Any, gateway: Any = None) -> None:
         self.ctx = ctx
@@ -96,7 +96,8 @@ class TransformFunctionSerializer:
 
 
 def rddToFileName(prefix: str, suffix: str | None, timestamp: datetime | int) -> str:
-    """
+    """Name the directory that ``saveAsTextFiles`` writes a batch to.
+
     >>> rddToFileName("words", None, 12345678910)
     'words-12345678910'
     >>> rddToFileName("words", "txt", 12345678910)
@@ -108,29 +109,30 @@ def rddToFileName(prefix: str, suffix: str | None, timestamp: datetime | int) ->
 
 
 def with_time(func: Callable[..., Any], rdds: int, method: str) -> Callable[..., Any]:
-    """``func`` as a function of a time and ``rdds`` RDDs, whether or not it wants the time."""
+    """Make ``func`` a function of a time and ``rdds`` RDDs, whether or not it wants the time."""
     if not callable(func):
-        raise ProgramError(f"{method} needs a function, not {func!r}")
+        raise OptionError(f"{method} needs a function, not {func!r}", "func")
     arguments = positional_arguments(func)
     if arguments == rdds:
         return lambda _, *args: func(*args)
     if arguments == rdds + 1:
         return func
     what = "one RDD" if rdds == 1 else f"{rdds} RDDs"
-    raise ProgramError(
+    raise OptionError(
         f"{method} needs a function of {what}, or of a time and {what}; "
-        f"{getattr(func, '__name__', func)!r} takes {arguments} arguments"
+        f"{getattr(func, '__name__', func)!r} takes {arguments} arguments",
+        "func",
     )
 
 
 def positional_arguments(func: Callable[..., Any]) -> int:
-    """How many arguments a call is to have. Defaults count for a plain function, as in PySpark."""
+    """Return how many arguments a call should pass. Defaults count for a plain function, as in PySpark."""
     if isinstance(func, FunctionType) and func.__code__.co_argcount:
         return func.__code__.co_argcount
     try:
         parameters = inspect.signature(func).parameters.values()
     except (TypeError, ValueError):
-        return 1  # a built-in that does not say: PySpark refuses it, one RDD is what most take
+        return 1  # a built-in without a signature: PySpark refuses it, and most take one RDD
     if any(p.kind is p.VAR_POSITIONAL for p in parameters):
         return 2
     return sum(

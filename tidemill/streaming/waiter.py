@@ -6,7 +6,7 @@ import threading
 
 
 class ContextWaiter:
-    """What ``awaitTermination`` blocks on: a stop, or the first error."""
+    """Lets ``awaitTermination`` wait for a stop, or for the first error."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -25,7 +25,7 @@ class ContextWaiter:
             self._changed.notify_all()
 
     def wait(self, timeout_s: float | None) -> bool:
-        """True once stopped, False when the time is up first; raises the error if there was one."""
+        """Return True once stopped, False when the time is up first; raise the first error, if any."""
         with self._changed:
             self._changed.wait_for(lambda: self._stopped or self._error is not None, timeout_s)
             if self._error is not None:

@@ -10,44 +10,32 @@ from pyspark.resultiterable import ResultIterable
 
 from tidemill.common.times import duration_ms
 from tidemill.errors import ProgramError
-from tidemill.streaming.graph.reduced_window import BlockNode, ReducedWindowNode
-from tidemill.streaming.graph.stateless_nodes import WindowedNode
+from tidemill.streaming.graph.reduced_windows import BlockNode, ReducedWindowNode
+from tidemill.streaming.graph.transformations import per_partition, per_rdd, per_record
+from tidemill.streaming.graph.windows import WindowedNode
+from tidemill.streaming.stream_handle import StreamHandle, StreamT
 from tidemill.tasks.combine_step import LISTS, Combiner
-from tidemill.tasks.record_steps import CountRecords
+from tidemill.tasks.record_steps import CountRecords, MapRecords, MapValues
 
 if TYPE_CHECKING:
     from pyspark import RDD
 
-    from tidemill.streaming.context import StreamingContext
-    from tidemill.streaming.dstream import DStream
     from tidemill.streaming.graph.node import DStreamNode
 
+Function = Callable[[Any, Any], Any]
 
-class WindowOperations:
-    """What a DStream can do over the last ``windowDuration`` seconds, every ``slideDuration`` seconds.
+
+class WindowOperations(StreamHandle[StreamT]):
+    """The operations on the last ``windowDuration`` seconds of a DStream, every ``slideDuration`` seconds.
 
     Both must be multiples of the stream's own slide. A window at the beginning of a stream is as long
     as the stream is old.
     """
 
-    if TYPE_CHECKING:
-        _node: DStreamNode
-        _ssc: StreamingContext
-
-        def map(self, f: Callable[[Any], Any]) -> DStream[Any]: ...
-
-        def mapValues(self, f: Callable[[Any], Any]) -> DStream[Any]: ...
-
-        def _per_partition(self, func: Any, preserves: bool = False) -> DStream[Any]: ...
-
-        def _per_rdd(self, func: Callable[[RDD[Any]], RDD[Any]]) -> DStream[Any]: ...
-
-    def window(self, windowDuration: float, slideDuration: float | None = None) -> DStream[Any]:
-        """All records of the window."""
-        from tidemill.streaming.dstream import DStream
-
-        window_ms, slide_ms = self._window_and_slide(windowDuration, slideDuration)
-        return DStream(WindowedNode(self._node, window_ms, slide_ms), self._ssc)
+    def window(self, windowDuration: float, slideDuration: float | None = None) -> StreamT:
+        """Give all records of the window."""
+        window_ms, slide_ms = _window_and_slide(self._node, windowDuration, slideDuration)
+        return self._stream(WindowedNode(self._node, window_ms, slide_ms))
 
     def reduceByWindow(
         self,
@@ -55,51 +43,54 @@ class WindowOperations:
         invReduceFunc: Callable[[Any, Any], Any] | None,
         windowDuration: float,
         slideDuration: float,
-    ) -> DStream[Any]:
-        """One record for each window that has any: all of them reduced by ``reduceFunc``.
+    ) -> StreamT:
+        """Reduce all records of each window by ``reduceFunc`` to one, or to none if it is empty.
 
-        With ``invReduceFunc`` the window is updated by what entered and what left it.
+        With ``invReduceFunc`` the window is updated by the records that entered and left it.
         """
-        return (
-            self.map(lambda record: (None, record))
-            .reduceByKeyAndWindow(reduceFunc, invReduceFunc, windowDuration, slideDuration, 1)
-            .map(lambda pair: pair[1])
+        keyed = per_record(self._node, MapRecords(lambda record: (None, record)))
+        reduced = _reduced_window(
+            keyed, Combiner.reducing(reduceFunc), invReduceFunc, windowDuration, slideDuration, 1
         )
+        return self._stream(per_record(reduced, MapRecords(lambda pair: pair[1])))
 
-    def countByWindow(self, windowDuration: float, slideDuration: float) -> DStream[int]:
-        """One record for each window: how many records there are in it."""
-        spark_context = self._node.graph.spark_context
+    def countByWindow(self, windowDuration: float, slideDuration: float) -> StreamT:
+        """Count the records of each window: one number for each."""
 
         def one_number(rdd: RDD[Any]) -> RDD[int]:
             if rdd.getNumPartitions() == 0:
-                return spark_context.parallelize([0], 1)
+                return rdd.ctx.parallelize([0], 1)
             return rdd.mapPartitions(lambda pairs: [sum(count for _, count in pairs)])
 
-        counted = self._per_partition(CountRecords())
-        return counted.reduceByKeyAndWindow(add, sub, windowDuration, slideDuration, 1)._per_rdd(
-            one_number
+        counts = per_partition(self._node, CountRecords())
+        summed = _reduced_window(
+            counts, Combiner.reducing(add), sub, windowDuration, slideDuration, 1
         )
+        return self._stream(per_rdd(summed, one_number))
 
     def countByValueAndWindow(
         self, windowDuration: float, slideDuration: float, numPartitions: int | None = None
-    ) -> DStream[tuple[Any, int]]:
-        """Each distinct record of the window with the number of times it occurs."""
-        return self.map(lambda record: (record, 1)).reduceByKeyAndWindow(
-            add, sub, windowDuration, slideDuration, numPartitions
+    ) -> StreamT:
+        """Count how often each distinct record occurs in the window."""
+        ones = per_record(self._node, MapRecords(lambda record: (record, 1)))
+        summed = _reduced_window(
+            ones, Combiner.reducing(add), sub, windowDuration, slideDuration, numPartitions
         )
+        return self._stream(summed)
 
     def groupByKeyAndWindow(
         self, windowDuration: float, slideDuration: float, numPartitions: int | None = None
-    ) -> DStream[Any]:
-        """All values of each key in the window, oldest batch first."""
-        grouped = self._reduced_window(
+    ) -> StreamT:
+        """Collect all values of each key in the window, oldest batch first."""
+        grouped = _reduced_window(
+            self._node,
             LISTS,
             lambda values, leaving: values[len(leaving) :],
             windowDuration,
             slideDuration,
             numPartitions,
         )
-        return grouped.mapValues(ResultIterable)
+        return self._stream(per_record(grouped, MapValues(ResultIterable), True))
 
     def reduceByKeyAndWindow(
         self,
@@ -109,18 +100,20 @@ class WindowOperations:
         slideDuration: float | None = None,
         numPartitions: int | None = None,
         filterFunc: Callable[[tuple[Any, Any]], bool] | None = None,
-    ) -> DStream[Any]:
-        """The values of each key in the window, reduced by ``func``.
+    ) -> StreamT:
+        """Reduce the values of each key in the window by ``func``.
 
         Args:
             func: associative and commutative.
             invFunc: takes values out again: ``invFunc(func(x, y), x) == y``. With it, a window is made
-                from the one before it, by what entered and what left; without it, from its batches.
-            filterFunc: only pairs for which it is true are given out.
+                from the one before it and the batches that entered and left; without it, from all
+                batches in it.
+            filterFunc: drops the pairs for which it is false from the result.
 
         A key that has no value left in the window is gone, with or without ``filterFunc``.
         """
-        return self._reduced_window(
+        reduced = _reduced_window(
+            self._node,
             Combiner.reducing(func),
             invFunc,
             windowDuration,
@@ -128,33 +121,32 @@ class WindowOperations:
             numPartitions,
             filterFunc,
         )
+        return self._stream(reduced)
 
-    def _reduced_window(
-        self,
-        combiner: Combiner,
-        inverse: Callable[[Any, Any], Any] | None,
-        window: float,
-        slide: float | None,
-        num_partitions: int | None,
-        keep: Callable[[tuple[Any, Any]], bool] | None = None,
-    ) -> DStream[Any]:
-        from tidemill.streaming.dstream import DStream
 
-        window_ms, slide_ms = self._window_and_slide(window, slide)
-        blocks = BlockNode(self._node, combiner, num_partitions)
-        node = ReducedWindowNode(
-            blocks, combiner.merge_combiners, inverse, window_ms, slide_ms, keep
-        )
-        return DStream(node, self._ssc)
+def _reduced_window(
+    parent: DStreamNode,
+    combiner: Combiner,
+    inverse: Function | None,
+    window: float,
+    slide: float | None,
+    num_partitions: int | None,
+    keep: Callable[[tuple[Any, Any]], bool] | None = None,
+) -> ReducedWindowNode:
+    window_ms, slide_ms = _window_and_slide(parent, window, slide)
+    blocks = BlockNode(parent, combiner, num_partitions)
+    return ReducedWindowNode(blocks, combiner.merge_combiners, inverse, window_ms, slide_ms, keep)
 
-    def _window_and_slide(self, window: float, slide: float | None) -> tuple[int, int]:
-        parent_ms = self._node.slide_ms
-        window_ms = duration_ms(window, "windowDuration")
-        slide_ms = parent_ms if slide is None else duration_ms(slide, "slideDuration")
-        for name, value_ms in (("windowDuration", window_ms), ("slideDuration", slide_ms)):
-            if value_ms % parent_ms:
-                raise ProgramError(
-                    f"{name} must be a multiple of the parent DStream's slide (batch) duration: "
-                    f"{value_ms} ms is not a multiple of {parent_ms} ms"
-                )
-        return window_ms, slide_ms
+
+def _window_and_slide(parent: DStreamNode, window: float, slide: float | None) -> tuple[int, int]:
+    """Return the durations in milliseconds, once they are known to fit the parent's slide."""
+    window_ms = duration_ms(window, "windowDuration")
+    slide_ms = parent.slide_ms if slide is None else duration_ms(slide, "slideDuration")
+    for name, value_ms in (("windowDuration", window_ms), ("slideDuration", slide_ms)):
+        if value_ms % parent.slide_ms:
+            raise ProgramError(
+                f"{name} must be a multiple of the parent DStream's slide (batch) duration: "
+                f"{value_ms} ms is not a multiple of {parent.slide_ms} ms",
+                str(parent.site),
+            )
+    return window_ms, slide_ms

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tests.manual_stream import Stream
 from tidemill.errors import BatchError, UsageError
-from tidemill.streaming.graph.reduced_window import (
+from tidemill.streaming.graph.reduced_windows import (
     ReducedWindowNode,
     _MergeWindow,
     _SplitBlock,

@@ -23,6 +23,7 @@ from tidemill.errors import (
     UsageError,
 )
 from tidemill.streaming import StateSpec, StreamingContext, StreamingListener
+from tidemill.streaming.lifecycle import StreamLifecycle
 from tidemill.testing import BatchDriver, ManualClock
 
 
@@ -142,6 +143,22 @@ def test_map_with_state_timeouts_and_snapshots_survive(new_runs: Callable[[str],
     assert any(["a", "out", 6] in batch for batch in whole.written().values())
 
 
+def test_counts_by_window_survive(new_runs: Callable[[str], Runs]) -> None:
+    def program(runs: Runs) -> Callable[[StreamingContext], None]:
+        def build(ssc: StreamingContext) -> None:
+            numbers = ssc.queueStream([[1, 2], [3], [], [4, 5, 6], [7]])
+            save(numbers.countByWindow(2, 1), runs.results)
+
+        return build
+
+    whole, pieces = new_runs("a"), new_runs("b")
+    whole.run(program(whole), 7)
+    for batches in (2, 1, 4):
+        pieces.run(program(pieces), batches)
+    assert pieces.written() == whole.written()
+    assert list(whole.written().values()) == [[2], [3], [1], [3], [4], [1], [0]]
+
+
 def test_the_configuration_is_recovered_without_secrets(runs: Runs) -> None:
     from tidemill.checkpoint.local_storage import LocalStorage
     from tidemill.checkpoint.program_file import read_header
@@ -187,7 +204,7 @@ def test_two_drivers_cannot_have_one_directory(runs: Runs) -> None:
     ssc = runs.context(count_words(runs))
     ssc.start()
     owner = (runs.checkpoint / "owner").read_text()
-    StreamingContext._activeContext = None  # as in another process
+    StreamLifecycle._activeContext = None  # as in another process
     try:
         other = runs.context(count_words(runs))
         with pytest.raises(CheckpointInUseError, match=f"process {os.getpid()} on") as caught:
@@ -195,7 +212,7 @@ def test_two_drivers_cannot_have_one_directory(runs: Runs) -> None:
         assert caught.value.holder["pid"] == os.getpid()
         assert (runs.checkpoint / "owner").read_text() == owner
     finally:
-        StreamingContext._activeContext = ssc
+        StreamLifecycle._activeContext = ssc
 
 
 @pytest.mark.parametrize(
@@ -256,6 +273,39 @@ def test_a_program_of_another_python_is_refused(runs: Runs) -> None:
     program.write_bytes(b"\n".join([version, other, pickled]))
     with pytest.raises(NotRecoverableError, match=r"written by Python 2\..*upgrade=True"):
         runs.context(count_words(runs))
+
+
+@pytest.mark.parametrize(
+    ("path", "other_path", "missing"),
+    [
+        # Of the same length, so that the pickle stays whole.
+        (
+            b"tidemill.streaming.graph.outputs",
+            b"tidemill.streaming.graph.outlets",
+            "No module named 'tidemill.streaming.graph.outlets'",
+        ),
+        (b"OutputNode", b"OutletNode", "Can't get attribute 'OutletNode'"),
+    ],
+)
+def test_a_program_whose_classes_have_moved_can_only_be_upgraded(
+    runs: Runs, path: bytes, other_path: bytes, missing: str
+) -> None:
+    from tidemill.checkpoint.local_storage import LocalStorage
+    from tidemill.checkpoint.program_file import read_program, write_program
+
+    runs.run(count_words(runs), 2)
+    storage = LocalStorage(str(runs.checkpoint))
+    program = read_program(storage)
+    assert program is not None
+    header, pickled = program
+    assert path in pickled
+    write_program(storage, header, pickled.replace(path, other_path))
+    with pytest.raises(NotRecoverableError, match=r"getOrCreate\(\.\.\., upgrade=True\)") as caught:
+        runs.context(count_words(runs))
+    assert missing in str(caught.value)
+    assert caught.value.directory == str(runs.checkpoint)
+    runs.run(count_words(runs), 2, upgrade=True)
+    assert runs.written()["batch-4"] == [["a", 2], ["b", 1], ["c", 1]]
 
 
 def test_a_program_that_anybody_could_have_written_is_not_read(runs: Runs) -> None:

@@ -1,4 +1,4 @@
-"""Where in the user's program a stream or an output operation was made."""
+"""The line of the user's program that made a stream or an output operation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _PACKAGE = os.path.dirname(os.path.abspath(tidemill.__file__)) + os.sep
 
 @dataclass(frozen=True)
 class CreationSite:
-    """``operation`` is the public method that was called, as in ``pprint at app.py:12``."""
+    """A call of a public method, ``operation``, as in ``pprint at app.py:12``."""
 
     operation: str
     file: str
@@ -24,7 +24,7 @@ class CreationSite:
 
 
 def creation_site() -> CreationSite:
-    """The call that leads from the user's program into this package."""
+    """Find the call that leads from the user's program into this package."""
     frame = sys._getframe(1)
     operation = "DStream"
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):

@@ -1,52 +1,43 @@
-"""The streams of a context and what they depend on."""
+"""All streams of a context, from inputs to outputs."""
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from tidemill.common.config import UNPERSIST
-from tidemill.errors import IllegalStateError, ProgramError
+from tidemill.errors import ProgramError
+from tidemill.streaming.graph.graph_base import GraphBase
+from tidemill.streaming.graph.inputs import InputNode
+from tidemill.streaming.graph.outputs import OutputNode
 
 if TYPE_CHECKING:
-    from pyspark import SparkContext
+    from pyspark import RDD, SparkContext
 
-    from tidemill.batches.batch import Batch
-    from tidemill.state.operators import StateOperators
+    from tidemill.batches.batch import AdmissionLimit, Batch
+    from tidemill.batches.source import RecordSource
     from tidemill.streaming.graph.creation_site import CreationSite
     from tidemill.streaming.graph.node import DStreamNode
-    from tidemill.streaming.graph.stateful_node import StatefulNode
-    from tidemill.streaming.graph.stateless_nodes import InputNode, OutputNode
+    from tidemill.streaming.graph.state import StatefulNode
     from tidemill.streaming.scheduling.job import Job
 
 
-class DStreamGraph:
+class DStreamGraph(GraphBase):
     """Inputs, outputs, and everything between them. Frozen once it has started."""
 
     def __init__(self, spark_context: SparkContext, batch_ms: int) -> None:
-        self.batch_ms = batch_ms
-        self.remember_ms = 0
-        self.checkpoint_directory: str | None = None
         self.inputs: list[InputNode] = []
         self.outputs: list[OutputNode] = []
         self.stateful: list[StatefulNode] = []
-        self._attach(spark_context)
+        super().__init__(spark_context, batch_ms)
 
-    def _attach(self, spark_context: SparkContext) -> None:
-        self.spark_context = spark_context
-        self.unpersist = UNPERSIST.read(spark_context.getConf())
-        self.lock = threading.RLock()
-        self.zero_ms = 0
-        self.planned_until_ms = -1
-        self.state: StateOperators | None = None
-        self._batch_ids: dict[int, int] = {}
+    def begin_run(self, spark_context: SparkContext) -> None:
+        super().begin_run(spark_context)
         self._nodes: list[DStreamNode] = []
-        self._frozen_because: str | None = None
 
     def attach(self, spark_context: SparkContext) -> None:
         """Bring a graph that was read from its checkpoint to life."""
-        self._attach(spark_context)
+        self.begin_run(spark_context)
         for stream in self.inputs:
             stream.attach(spark_context)
 
@@ -62,19 +53,32 @@ class DStreamGraph:
         )
         return {name: self.__dict__[name] for name in program}
 
-    def add_input(self, node: InputNode) -> int:
-        self.inputs.append(node)
-        return len(self.inputs) - 1
+    # -- the program is defined ----------------------------------------------------------------
 
-    def add_output(self, node: OutputNode) -> int:
-        self.outputs.append(node)
-        return len(self.outputs) - 1
+    def add_input(
+        self,
+        make_source: Callable[[SparkContext], RecordSource],
+        limit: AdmissionLimit,
+        now_ms: int,
+    ) -> InputNode:
+        """Add an input stream that reads the source made by ``make_source``."""
+        node = InputNode(self, len(self.inputs), make_source, limit, now_ms)
+        self.inputs.append(node)
+        return node
+
+    def add_output(self, parent: DStreamNode, func: Callable[[int, RDD[Any]], Any]) -> None:
+        """Call ``func`` with the time and the RDD of every batch of ``parent``."""
+        self.outputs.append(OutputNode(parent, len(self.outputs), func))
 
     def add_stateful(self, node: StatefulNode) -> None:
+        """Run ``node`` in every batch, whether or not an output asks for it."""
         self.stateful.append(node)
 
     def operators(self) -> dict[str, InputNode | StatefulNode]:
-        """What a checkpoint keeps something for, by name: the user's, or operation and number."""
+        """Return the nodes for which a checkpoint keeps something, by name.
+
+        A name is the one that the user gave, or operation and number, such as ``textFileStream-1``.
+        """
         in_use = self._followers_first()
         operators: dict[str, InputNode | StatefulNode] = {}
         counts: Counter[str] = Counter()
@@ -86,22 +90,14 @@ class DStreamGraph:
             if name in operators:
                 raise ProgramError(
                     f"{operators[name].site} and {node.site} are both called {name!r}: the checkpoint "
-                    "tells them apart by their names, so give one of them another with setName()"
+                    "tells them apart by their names, so give one of them another with setName()",
+                    str(node.site),
                 )
             operators[name] = node
         return operators
 
-    def freeze(self, because: str) -> None:
-        self._frozen_because = because
-
-    def refuse_change_after_start(self) -> None:
-        if self._frozen_because is not None:
-            raise IllegalStateError(
-                "inputs, transformations and output operations cannot be added to a StreamingContext "
-                f"that {self._frozen_because}: define the whole stream before start()"
-            )
-
     def validate(self) -> None:
+        """Raise if the program could never run."""
         if not self.inputs:
             raise ProgramError(
                 "this StreamingContext has no input stream: make one with textFileStream(), "
@@ -113,12 +109,17 @@ class DStreamGraph:
                 "foreachRDD() or saveAsTextFiles() on a DStream before start()"
             )
         if self.stateful and self.checkpoint_directory is None:
+            site = str(self.stateful[0].site)
             raise ProgramError(
-                f"{self.stateful[0].site} keeps state from batch to batch, and needs a directory to keep it "
-                "in: call StreamingContext.checkpoint(directory) before start()"
+                f"{site} keeps state from batch to batch, and needs a directory to keep it "
+                "in: call StreamingContext.checkpoint(directory) before start()",
+                site,
             )
 
+    # -- the stream runs -----------------------------------------------------------------------
+
     def start(self, zero_ms: int) -> None:
+        """Tell every node the zero time, and how long it has to remember its RDDs."""
         with self.lock:
             self.zero_ms = zero_ms
             self._nodes = self._followers_first()
@@ -130,7 +131,7 @@ class DStreamGraph:
                     needed_ms[parent] = max(needed_ms[parent], node.parent_remember_ms)
 
     def restore(self, batch: Batch) -> None:
-        """A batch of an earlier run, which a window may look back at."""
+        """Note the ranges of a batch: a new one, or one of an earlier run that a window looks back at."""
         with self.lock:
             self._batch_ids[batch.time_ms] = batch.batch_id
             for stream in self.inputs:
@@ -139,18 +140,16 @@ class DStreamGraph:
             self.planned_until_ms = batch.time_ms
 
     def outputs_at(self, time_ms: int) -> dict[int, CreationSite]:
-        """The output operations that have something to do in the batch of that time."""
+        """Return the output operations that have something to do in the batch of ``time_ms``."""
         return {
             node.output_op_id: node.site for node in self.outputs if node.is_time_valid(time_ms)
         }
 
-    def batch_id(self, time_ms: int) -> int:
-        return self._batch_ids[time_ms]
-
     def generate_jobs(self, batch: Batch) -> list[Job]:
+        """Make the jobs of a batch, one for each output operation that has something to do."""
         with self.lock:
             self.restore(batch)
-            # State goes on from batch to batch, also where no output asks for it this time.
+            # State goes on from batch to batch, even where no output asks for it in this one.
             for node in self.stateful:
                 if node in self._nodes:
                     node.get_or_compute(batch.time_ms)
@@ -158,6 +157,7 @@ class DStreamGraph:
             return [job for job in jobs if job is not None]
 
     def clear_metadata(self, time_ms: int) -> None:
+        """Forget everything that no batch after ``time_ms`` can ask for."""
         with self.lock:
             for node in self._nodes:
                 node.clear_metadata(time_ms)
@@ -165,14 +165,15 @@ class DStreamGraph:
             self._batch_ids = {at: n for at, n in self._batch_ids.items() if at > oldest_ms}
 
     def longest_input_memory_ms(self) -> int:
+        """Return how long after its batch a range of any input may still be read."""
         return max((stream.remember_ms for stream in self.inputs), default=0)
 
     def nodes(self) -> list[DStreamNode]:
-        """Every node that has a part in the stream, after all nodes that it depends on."""
+        """Return every node that has a part in the stream, after all nodes that it depends on."""
         return self._followers_first()[::-1]
 
     def _followers_first(self) -> list[DStreamNode]:
-        """Every node that has a part in the stream, after all nodes that depend on it."""
+        """Return every node that has a part in the stream, after all nodes that depend on it."""
         parents_first: dict[DStreamNode, None] = {}
 
         def visit(node: DStreamNode) -> None:

@@ -1,4 +1,4 @@
-"""``mapWithState``: a function of the keys that have records, and of those that time out."""
+"""``mapWithState``: a function that is called for keys that have records, and for keys that time out."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from tidemill.common.times import to_datetime
 from tidemill.spark.rdds.combine import place_by_key
 from tidemill.state.keys import decode_key, decode_value, encode_key, encode_value
-from tidemill.streaming.graph.stateful_node import StateFunction
-from tidemill.streaming.state_spec import _NOTHING, State
+from tidemill.streaming.graph.state import StateFunction
+from tidemill.streaming.state_spec import NO_STATE, State
 from tidemill.streaming.util import positional_arguments
 
 if TYPE_CHECKING:
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
     from tidemill.state.state_file import Record
 
 RECORDS_AT_ONCE = 20_000
-"""So many records are looked up together: sorted look-ups are the fast ones."""
+"""The number of records that are looked up together: look-ups in sorted order are the fast ones."""
 
 
 class _Touched:
-    """A key that has had records in this batch."""
+    """The state of a key that has had records in this batch."""
 
     __slots__ = ("before", "changed", "value")
 
     def __init__(self, before: Record | None) -> None:
         self.before = before
-        self.value: Any = _NOTHING if before is None else decode_value(before.value or b"")
+        self.value: Any = NO_STATE if before is None else decode_value(before.value or b"")
         self.changed = False
 
 
@@ -41,31 +41,28 @@ class MapWithState(StateFunction):
         self._function = function
         self._wants_time = positional_arguments(function) == 4
         self._timeout_ms = timeout_ms
-        self.timed = timeout_ms is not None
+        self.timed = self.runs_without_records = timeout_ms is not None
 
     def exchange(
         self, rdd: RDD[Any], num_partitions: int, partition_func: Callable[[Any], int]
     ) -> RDD[Any]:
         return place_by_key(rdd, num_partitions, partition_func)
 
-    def has_work(self, rdd: RDD[Any]) -> bool:
-        return self.timed or rdd.getNumPartitions() > 0
-
     def run(self, state: StateTransaction, records: Iterable[Any], time_ms: int) -> Iterator[Any]:
         function = self._function
         if self._wants_time:
-            time, four = to_datetime(time_ms), function
+            time, with_time = to_datetime(time_ms), function
 
-            def function(key: Any, value: Any, of_key: State[Any]) -> Any:
-                return four(time, key, value, of_key)
+            def function(key: Any, value: Any, key_state: State[Any]) -> Any:
+                return with_time(time, key, value, key_state)
 
         touched: dict[bytes, _Touched] = {}
-        of_key: State[Any] = State()
+        key_state: State[Any] = State()
         for key, value, entry in self._look_up(state, records, touched):
-            of_key._load(entry.value, False)
-            mapped = function(key, value, of_key)
-            entry.value = of_key._value
-            entry.changed |= of_key._updated or of_key._removed
+            key_state._load(entry.value, False)
+            mapped = function(key, value, key_state)
+            entry.value = key_state._value
+            entry.changed |= key_state._updated or key_state._removed
             if mapped is not None:
                 yield mapped
         self._write(state, touched, time_ms)
@@ -73,8 +70,8 @@ class MapWithState(StateFunction):
             for record in state.expired(time_ms - self._timeout_ms):
                 if record.key in touched:
                     continue
-                of_key._load(decode_value(record.value or b""), True)
-                mapped = function(decode_key(record.key), None, of_key)
+                key_state._load(decode_value(record.value or b""), True)
+                mapped = function(decode_key(record.key), None, key_state)
                 state.remove(record.key, time_ms)
                 if mapped is not None:
                     yield mapped
@@ -83,7 +80,7 @@ class MapWithState(StateFunction):
     def _look_up(
         state: StateTransaction, records: Iterable[Any], touched: dict[bytes, _Touched]
     ) -> Iterator[tuple[Any, Any, _Touched]]:
-        """Every record with the state of its key, in the order of the records."""
+        """Yield every record with the state of its key, in the order of the records."""
         records = iter(records)
         for first in records:
             some = [
@@ -98,10 +95,11 @@ class MapWithState(StateFunction):
 
     def _write(self, state: StateTransaction, touched: dict[bytes, _Touched], time_ms: int) -> None:
         for encoded, entry in touched.items():
-            if entry.value is _NOTHING:
+            if entry.value is NO_STATE:
                 if entry.before is not None:
                     state.remove(encoded, time_ms)
             elif entry.changed:
                 state.put(encoded, encode_value(entry.value), time_ms)
             elif self.timed and entry.before is not None and entry.before.value is not None:
-                state.put(encoded, entry.before.value, time_ms)  # it was touched: it lives on
+                # A record came, so the timeout begins anew.
+                state.put(encoded, entry.before.value, time_ms)

@@ -1,4 +1,4 @@
-"""A DStream's place in the graph: what it depends on and the RDDs it has generated."""
+"""A DStream's place in the graph: the streams it depends on, and the RDDs it has generated."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tidemill.streaming.graph.creation_site import CreationSite, creation_site
 if TYPE_CHECKING:
     from pyspark import RDD
 
-    from tidemill.streaming.graph.dstream_graph import DStreamGraph
+    from tidemill.streaming.graph.graph_base import GraphBase
 
 
 class DStreamNode(ABC):
@@ -25,7 +25,7 @@ class DStreamNode(ABC):
     """
 
     def __init__(
-        self, graph: DStreamGraph, slide_ms: int, dependencies: Sequence[DStreamNode] = ()
+        self, graph: GraphBase, slide_ms: int, dependencies: Sequence[DStreamNode] = ()
     ) -> None:
         graph.refuse_change_after_start()
         self.graph = graph
@@ -33,14 +33,14 @@ class DStreamNode(ABC):
         self.dependencies = tuple(dependencies)
         self.site: CreationSite = creation_site()
         self.name: str | None = None
-        # What the checkpoint calls it, if it keeps something for it. Set when the stream starts.
+        # The id of an operator, under which the checkpoint keeps its data. Set when the stream starts.
         self.operator_id = ""
         self.storage_level: StorageLevel | None = None
         self.checkpoint_ms: int | None = None
         self.forget_run()
 
     def forget_run(self) -> None:
-        """Be as if no stream had ever run: what belongs to a run is not part of the program."""
+        """Reset what belongs to a run: it is not part of the program on disk."""
         self.zero_ms: int | None = None
         self.remember_ms = 0
         self.generated: dict[int, RDD[Any]] = {}
@@ -55,46 +55,53 @@ class DStreamNode(ABC):
 
     @abstractmethod
     def compute(self, time_ms: int) -> RDD[Any] | None:
-        """The RDD of a valid time, or None if there is none. Called once for each time."""
+        """Make the RDD of a valid time, or return None if it has none. Called once for each time."""
 
     # -- the stream starts ---------------------------------------------------------------------
 
     @property
     def parent_remember_ms(self) -> int:
-        """How long the dependencies have to remember for this node's sake."""
+        """The time for which this node needs the RDDs of its dependencies."""
         return self.remember_ms
 
     def initialize(self, zero_ms: int, remember_ms: int) -> None:
-        """Set the zero time, and how long RDDs are remembered: at least ``remember_ms``."""
+        """Set the zero time, and remember RDDs for at least ``remember_ms``."""
         self.zero_ms = zero_ms
-        # An RDD that is to be checkpointed must stay until the one after it is, too.
+        # An RDD that is checkpointed must stay until the next one is checkpointed, too.
         self.remember_ms = max(remember_ms, self.slide_ms, 2 * (self.checkpoint_ms or 0))
 
     def validate_at_start(self) -> None:
+        """Raise if the RDDs of this node cannot be checkpointed as the program asks."""
         if self.checkpoint_ms is None:
             return
         if self.graph.checkpoint_directory is None:
             raise ProgramError(
                 f"{self.site}: checkpoint() needs a directory to write to; call "
-                "StreamingContext.checkpoint(directory) before start()"
+                "StreamingContext.checkpoint(directory) before start()",
+                str(self.site),
             )
         if self.checkpoint_ms % self.slide_ms:
             raise ProgramError(
                 f"{self.site}: the checkpoint interval of {self.checkpoint_ms} ms is not a "
-                f"multiple of the stream's slide of {self.slide_ms} ms"
+                f"multiple of the stream's slide of {self.slide_ms} ms",
+                str(self.site),
             )
 
     # -- batch after batch ---------------------------------------------------------------------
 
     def is_time_valid(self, time_ms: int) -> bool:
+        """Return whether the stream has an RDD at ``time_ms``."""
         if self.zero_ms is None:
-            raise ProgramError(f"{self.site} has not been started: it has no RDDs yet")
+            raise ProgramError(
+                f"{self.site} has not been started: it has no RDDs yet", str(self.site)
+            )
         return time_ms > self.zero_ms and (time_ms - self.zero_ms) % self.slide_ms == 0
 
     def get_or_compute(self, time_ms: int) -> RDD[Any] | None:
+        """Return the RDD of ``time_ms``, made at the first call, or None if there is none."""
         if time_ms in self.generated:
             return self.generated[time_ms]
-        # What has not been planned yet, or has been forgotten, must not be made from half of its parts.
+        # A batch that is not planned yet, or forgotten, has only some of its parts: never make its RDD.
         is_known = self._forgotten_until_ms < time_ms <= self.graph.planned_until_ms
         if not is_known or not self.is_time_valid(time_ms):
             return None
@@ -114,9 +121,11 @@ class DStreamNode(ABC):
         return (time_ms - self.zero_ms) % self.checkpoint_ms == 0
 
     def slice(self, from_ms: int, to_ms: int) -> list[RDD[Any]]:
-        """The RDDs of all valid times in ``[from_ms, to_ms]``, oldest first."""
+        """Return the RDDs of all valid times in ``[from_ms, to_ms]``, oldest first."""
         if self.zero_ms is None:
-            raise ProgramError(f"{self.site} has not been started: there is nothing to slice yet")
+            raise ProgramError(
+                f"{self.site} has not been started: there is nothing to slice yet", str(self.site)
+            )
         # The first time after zero that is not before from_ms, in whole slides.
         slides = max(1, -(-(from_ms - self.zero_ms) // self.slide_ms))
         first_ms = self.zero_ms + slides * self.slide_ms
@@ -124,9 +133,9 @@ class DStreamNode(ABC):
         return [rdd for time_ms in times if (rdd := self.get_or_compute(time_ms)) is not None]
 
     def clear_metadata(self, time_ms: int) -> None:
-        """Forget the RDDs that no batch after ``time_ms`` can ask for, and free those kept for it.
+        """Forget the RDDs that no batch after ``time_ms`` can ask for, and unpersist those of this node.
 
-        An RDD that somebody else persisted, a parent or the user, is theirs to free.
+        An RDD that a parent or the user persisted stays: they unpersist it.
         """
         self._forgotten_until_ms = time_ms - self.remember_ms
         for at_ms in [at_ms for at_ms in self.generated if at_ms <= self._forgotten_until_ms]:

@@ -1,4 +1,4 @@
-"""``updateStateByKey``: a function of all keys, in every batch."""
+"""``updateStateByKey``: a function that is called for every key in every batch."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidemill.spark.rdds.combine import combine_by_key
 from tidemill.state.keys import decode_key, decode_value, encode_key, encode_value
-from tidemill.streaming.graph.stateful_node import StateFunction
+from tidemill.streaming.graph.state import StateFunction
 from tidemill.tasks.combine_step import LISTS
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class UpdateState(StateFunction):
-    """``update(new values, state or None)`` gives the state that a key has from now on; None: none."""
+    """Gives each key the state that ``update(new values, state or None)`` returns; None ends the state."""
 
     def __init__(self, update: Callable[[Any, Any], Any]) -> None:
         self._update = update
@@ -33,7 +33,7 @@ class UpdateState(StateFunction):
         arrived: dict[bytes, tuple[Any, list[Any]]] = {}
         for key, values in records:
             encoded = encode_key(key)
-            if encoded in arrived:  # keys that are equal here and were not in Python
+            if encoded in arrived:  # keys that differ in Python and have the same encoding
                 arrived[encoded][1].extend(values)
             else:
                 arrived[encoded] = (key, values)
@@ -47,7 +47,7 @@ class UpdateState(StateFunction):
             if after is None:
                 state.remove(encoded, time_ms)
                 continue
-            # What has not changed need not be written.
+            # A state that has not changed need not be written.
             if (data := encode_value(after)) != before:
                 state.put(encoded, data, time_ms)
             yield key, after

@@ -33,14 +33,11 @@ from tidemill.receivers.driver.executor_allocation import (
 from tidemill.spark.session.executors import SparkExecutors
 from tidemill.state.operators import StateOperators
 from tidemill.state.partition_state import OperatorState
-from tidemill.streaming.graph.stateful_node import StatefulNode
-from tidemill.streaming.program.graph_pickle import (
-    Recovered,
-    header_of,
-    name_operators,
-    pickle_graph,
-)
-from tidemill.streaming.program.upgrade import Renames, carry_over
+from tidemill.streaming.graph.state import StatefulNode
+from tidemill.streaming.program.graph_pickle import pickle_graph
+from tidemill.streaming.program.program_header import assign_operator_ids, program_header
+from tidemill.streaming.program.resume_point import ResumePoint
+from tidemill.streaming.program.upgrade import OperatorRenames, take_over_operators
 from tidemill.streaming.scheduling.job_scheduler import JobScheduler
 from tidemill.streaming.scheduling.receiver_streams import StreamReceivers, receiver_sources
 
@@ -54,13 +51,13 @@ class StreamStart:
     """What a context knows of its beginning, until it has begun."""
 
     def __init__(
-        self, graph: DStreamGraph, clock: Clock, recovered: Recovered | None = None
+        self, graph: DStreamGraph, clock: Clock, recovered: ResumePoint | None = None
     ) -> None:
         self._graph = graph
         self._clock = clock
         self._recovered = recovered
         self._upgraded_from: ProgramHeader | None = None
-        self._renames: Renames = {}
+        self._renames: OperatorRenames = {}
         self._durable: DurableBatches | None = None
         self._maintenance: StateMaintenance | None = None
         self._allocation: ExecutorAllocationManager | None = None
@@ -79,11 +76,11 @@ class StreamStart:
         retired: tuple[str, ...] = ()
         try:
             if self._upgraded_from is not None:
-                self._recovered, retired = carry_over(
+                self._recovered, retired = take_over_operators(
                     self._graph, self._upgraded_from, self._renames
                 )
             elif self._recovered is None:
-                name_operators(self._graph)
+                assign_operator_ids(self._graph)
             is_written = self._recovered is not None and self._upgraded_from is None
             if directory is not None:
                 pickled = b"" if is_written else pickle_graph(self._graph)  # 1
@@ -107,7 +104,9 @@ class StreamStart:
                 self._open_state(self._durable, first_ms)
             if self._durable is not None and not is_written:
                 fault_point("start.before-program")
-                write_program(self._durable.storage, header_of(self._graph, retired), pickled)  # 4
+                write_program(
+                    self._durable.storage, program_header(self._graph, retired), pickled
+                )  # 4
                 fault_point("start.after-program")
             if self.receivers is not None:  # 5
                 self.receivers.start(scheduler.generator.rate_controllers)

@@ -1,4 +1,4 @@
-"""Why a program cannot be written down: which function, which variable, and what to do instead."""
+"""Explains why a program cannot be pickled: which function, which variable, and what to do instead."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from pyspark import RDD, Accumulator, Broadcast, SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
 from tidemill.sources.queue import QueueSourceFactory
-from tidemill.streaming.dstream import DStream
+from tidemill.streaming.graph.inputs import InputNode
 from tidemill.streaming.graph.node import DStreamNode
-from tidemill.streaming.graph.stateless_nodes import InputNode
-from tidemill.streaming.program.graph_pickle import TIED_TO_A_RUN, dumps
+from tidemill.streaming.program.program_pickler import TIED_TO_A_RUN, pickle_program
+from tidemill.streaming.stream_handle import StreamHandle
 
 if TYPE_CHECKING:
     from tidemill.streaming.graph.dstream_graph import DStreamGraph
 
 Step = tuple[str, Any]
-"""How one object leads to another: the name of a variable, an attribute or an item; and the object."""
+"""A part of an object: the name of the variable, attribute or item, and its value."""
 
 REMEDIES: list[tuple[type | tuple[type, ...], str]] = [
     (
@@ -31,11 +31,12 @@ REMEDIES: list[tuple[type | tuple[type, ...], str]] = [
         (Broadcast, Accumulator),
         "make it inside the function when it is first needed: it does not survive its driver",
     ),
-    (DStream, "combine streams with join(), union() or transformWith()"),
+    (StreamHandle, "combine streams with join(), union() or transformWith()"),
 ]
 
 
-def explain(graph: DStreamGraph, error: Exception) -> str:
+def explain_pickling_error(graph: DStreamGraph, error: Exception) -> str:
+    """Name the operation, the function and the variable for which ``graph`` cannot be pickled."""
     for node in graph.nodes():
         if isinstance(node, InputNode) and isinstance(node.make_source, QueueSourceFactory):
             for position, entry in enumerate(node.make_source.entries):
@@ -55,7 +56,7 @@ def explain(graph: DStreamGraph, error: Exception) -> str:
 
 def _sentence(node: DStreamNode, path: list[Step]) -> str:
     culprit = path[-1][1]
-    user_functions = [n for n, (_, value) in enumerate(path[:-1]) if _is_of_the_user(value)]
+    user_functions = [n for n, (_, value) in enumerate(path[:-1]) if _is_user_function(value)]
     remedy = next(
         (text for types, text in REMEDIES if isinstance(culprit, types)),
         "make it inside the function, or when it is first needed",
@@ -78,35 +79,36 @@ def _kind(value: Any) -> str:
     return f"a {name}" if module == "builtins" else f"a {module}.{name}"
 
 
-def _is_of_the_user(value: Any) -> bool:
+def _is_user_function(value: Any) -> bool:
     return isinstance(value, (FunctionType, MethodType)) and not str(
         getattr(value, "__module__", "")
     ).startswith("tidemill.")
 
 
 def _path_to_culprit(value: Any, path: list[Step]) -> list[Step]:
-    """The way from a value that cannot be pickled to the innermost part that cannot; [] if it can."""
-    if _can_be_pickled(value):
+    """Find the way from ``value`` to its innermost part that cannot be pickled; [] if all of it can."""
+    if _is_picklable(value):
         return []
     if len(path) < 20:
-        known = {id(step[1]) for step in path}
+        on_the_way = {id(step[1]) for step in path}
         for name, child in _parts(value):
-            if id(child) not in known and (
+            if id(child) not in on_the_way and (
                 deeper := _path_to_culprit(child, [*path, (name, child)])
             ):
                 return deeper
     return path
 
 
-def _can_be_pickled(value: Any) -> bool:
+def _is_picklable(value: Any) -> bool:
     try:
-        dumps(value)
+        pickle_program(value)
     except Exception:
         return False
     return True
 
 
 def _parts(value: Any) -> Iterator[Step]:
+    """Yield the parts of a value that are pickled with it."""
     if isinstance(value, MethodType):
         yield "self", value.__self__
     elif isinstance(value, FunctionType):
@@ -115,7 +117,7 @@ def _parts(value: Any) -> Iterator[Step]:
                 yield name, cell.cell_contents
             except ValueError:
                 continue  # not assigned yet
-        for name in sorted(_names_in(value.__code__)):
+        for name in sorted(_global_names(value.__code__)):
             if name in value.__globals__:
                 yield name, value.__globals__[name]
         for default in value.__defaults__ or ():
@@ -133,10 +135,10 @@ def _parts(value: Any) -> Iterator[Step]:
         yield from (state if isinstance(state, dict) else vars(value)).items()
 
 
-def _names_in(code: CodeType) -> set[str]:
-    """The global names that a function uses, or a function defined inside of it."""
+def _global_names(code: CodeType) -> set[str]:
+    """Return the global names that a function uses, and those of functions defined inside of it."""
     names = set(code.co_names)
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            names |= _names_in(constant)
+            names |= _global_names(constant)
     return names

@@ -1,4 +1,4 @@
-"""A new program on the checkpoint of an old one: offsets and state go over, by the names of operators."""
+"""Starting a new program on the checkpoint of an old one: operators with the same name keep their data."""
 
 from __future__ import annotations
 
@@ -7,27 +7,28 @@ from typing import TYPE_CHECKING
 
 from tidemill.checkpoint.program_file import Operator, ProgramHeader
 from tidemill.errors import UpgradeError
-from tidemill.streaming.graph.reduced_window import ReducedWindowNode
-from tidemill.streaming.graph.stateless_nodes import WindowedNode
-from tidemill.streaming.program.graph_pickle import Recovered, operators_of
+from tidemill.streaming.graph.reduced_windows import ReducedWindowNode
+from tidemill.streaming.graph.windows import WindowedNode
+from tidemill.streaming.program.program_header import describe_operators
+from tidemill.streaming.program.resume_point import ResumePoint
 
 if TYPE_CHECKING:
     from tidemill.streaming.graph.dstream_graph import DStreamGraph
 
-Renames = Mapping[str, str | None]
-"""An old name to the new one, or to None for what the new program is to do without."""
+OperatorRenames = Mapping[str, str | None]
+"""The new name of an operator by its old name, or None if the new program drops it."""
 
 
-def carry_over(
-    graph: DStreamGraph, header: ProgramHeader, renames: Renames
-) -> tuple[Recovered, tuple[str, ...]]:
-    """Give the operators of a new graph the ids that their predecessors had.
+def take_over_operators(
+    graph: DStreamGraph, header: ProgramHeader, renames: OperatorRenames
+) -> tuple[ResumePoint, tuple[str, ...]]:
+    """Give the operators of a new graph the ids of their predecessors in the old program.
 
-    Where the stream goes on, and the ids that nobody has any more. Raises a report of all that does
-    not fit, if anything does not.
+    Returns where the stream goes on, and the ids that no operator has any more. Raises an error with
+    all misfits, if there are any.
     """
     old = {operator.name: operator for operator in header.operators}
-    new = {operator.name: operator for operator in operators_of(graph)}
+    new = {operator.name: operator for operator in describe_operators(graph)}
     problems = [
         f"upgrade={{{name!r}: ...}} names an operator that the checkpoint does not have; it has "
         f"{', '.join(sorted(old)) or 'none'}"
@@ -42,7 +43,7 @@ def carry_over(
             dropped.append(operator.id)
         elif target not in new:
             problems.append(
-                f"{operator} is not in the new program, and what the checkpoint has of it would be lost. "
+                f"{operator} is not in the new program, and its data in the checkpoint would be lost. "
                 f"Say what has become of it: upgrade={{{name!r}: 'its new name'}}, or "
                 f"upgrade={{{name!r}: None}} to do without"
             )
@@ -60,16 +61,17 @@ def carry_over(
             graph.checkpoint_directory or "",
         )
     retired = (*header.retired, *dropped)
-    taken = {operator.id for operator in header.operators} | set(retired)
+    used_ids = {operator.id for operator in header.operators} | set(retired)
     for name, node in graph.operators().items():
-        node.operator_id = successors[name].id if name in successors else _free_id(name, taken)
-        taken.add(node.operator_id)
+        node.operator_id = successors[name].id if name in successors else _unused_id(name, used_ids)
+        used_ids.add(node.operator_id)
     same_times = header.batch_ms == graph.batch_ms
     zero_ms = header.zero_ms // graph.batch_ms * graph.batch_ms
-    return Recovered(zero_ms if not same_times else header.zero_ms, same_times), retired
+    return ResumePoint(header.zero_ms if same_times else zero_ms, same_times), retired
 
 
 def _misfits(old: Operator, new: Operator) -> list[str]:
+    """Say why ``new`` cannot go on with the data of ``old``; nothing if it can."""
     if old.kind != new.kind:
         return [f"{old} has become {new}, which cannot go on with it: give it another name"]
     if old.detail != new.detail:
@@ -86,6 +88,7 @@ def _misfits(old: Operator, new: Operator) -> list[str]:
 
 
 def _window_problems(graph: DStreamGraph, header: ProgramHeader) -> list[str]:
+    """Name a window, if there is one, that would look back at batches of another interval."""
     if graph.batch_ms == header.batch_ms:
         return []
     return [
@@ -96,8 +99,8 @@ def _window_problems(graph: DStreamGraph, header: ProgramHeader) -> list[str]:
     ][:1]
 
 
-def _free_id(name: str, taken: set[str]) -> str:
+def _unused_id(name: str, used_ids: set[str]) -> str:
     candidate, number = name, 2
-    while candidate in taken:
+    while candidate in used_ids:
         candidate, number = f"{name}~{number}", number + 1
     return candidate

@@ -21,7 +21,7 @@ from tidemill.streaming.scheduling.job import Job, JobSet
 if TYPE_CHECKING:
     from tidemill.streaming.graph.creation_site import CreationSite
     from tidemill.streaming.graph.dstream_graph import DStreamGraph
-    from tidemill.streaming.program.graph_pickle import Recovered
+    from tidemill.streaming.program.resume_point import ResumePoint
     from tidemill.streaming.scheduling.job_scheduler import JobScheduler
 
 
@@ -115,7 +115,7 @@ class JobGenerator:
         self._events.start()
         self._timer.start(self._first_ms)
 
-    def recover(self, recovered: Recovered) -> int:
+    def recover(self, recovered: ResumePoint) -> int:
         """Make a stream ready to go on where an earlier run of it ended.
 
         IF batches were planned and not committed, they run again, with the times and ranges that the

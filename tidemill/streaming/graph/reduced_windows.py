@@ -8,11 +8,10 @@ without an exchange, in one task for each partition::
 
 The state counts for every key how many blocks of the window hold it. When the last one leaves, the
 key is gone: the result equals a plain recomputation of the window, whatever the inverse function
-makes of the last value. A user's filter is applied to what is given out, not to the state, for the
-same reason.
+makes of the last value. For the same reason a user's filter is applied to the result, not to the state.
 
 State that is always made from the state before it grows an endless lineage. So every tenth window is
-made from its blocks alone; that also keeps rounding errors of an inexact inverse from adding up.
+made from its blocks alone, which also keeps rounding errors of an inexact inverse from adding up.
 """
 
 from __future__ import annotations
@@ -35,40 +34,42 @@ Function = Callable[[Any, Any], Any]
 
 
 class BlockNode(DStreamNode):
-    """Every batch of a stream of pairs, reduced by key into one block."""
+    """Reduces every batch of a stream of pairs by key into one block."""
 
     def __init__(self, parent: DStreamNode, combiner: Combiner, num_partitions: int | None) -> None:
         super().__init__(parent.graph, parent.slide_ms, [parent])
         self._combiner = combiner
-        self._asked_for = num_partitions
-        # Without a wish of the user's: one partition while batches are small, and for good as many
-        # as there are cores from the first large one on.
+        self._requested_partitions = num_partitions
+        # Unless the user asked for a number: one partition while batches are small; from the first large
+        # batch on, and for good, as many as there are cores.
         self.num_partitions = num_partitions or 1
         self.storage_level = StorageLevel.MEMORY_AND_DISK
 
     def forget_run(self) -> None:
         super().forget_run()
-        # Times of batches that had nothing in them: a long window asks for each many times.
-        self._empty: set[int] = set()
+        # The times of batches without records: a long window asks for each many times.
+        self._empty_times: set[int] = set()
 
     def compute(self, time_ms: int) -> RDD[Any] | None:
         (parent,) = self.dependencies
-        rdd = None if time_ms in self._empty else parent.get_or_compute(time_ms)
+        rdd = None if time_ms in self._empty_times else parent.get_or_compute(time_ms)
         if rdd is None or rdd.getNumPartitions() == 0:
-            self._empty.add(time_ms)
+            self._empty_times.add(time_ms)
             return None
-        if self._asked_for is None and rdd.getNumPartitions() > 1:
+        if self._requested_partitions is None and rdd.getNumPartitions() > 1:
             self.num_partitions = self.graph.spark_context.defaultParallelism
         combined = combine_by_key(rdd, self._combiner, self.num_partitions)
         return combined.mapPartitionsWithIndex(_ToBlock(time_ms), preservesPartitioning=True)
 
     def clear_metadata(self, time_ms: int) -> None:
         super().clear_metadata(time_ms)
-        self._empty = {at_ms for at_ms in self._empty if at_ms > time_ms - self.remember_ms}
+        self._empty_times = {
+            at_ms for at_ms in self._empty_times if at_ms > time_ms - self.remember_ms
+        }
 
 
 class ReducedWindowNode(DStreamNode):
-    """Pairs of key and reduced value over the blocks of a window."""
+    """Reduces the blocks of a window to pairs of key and value."""
 
     REFRESH_EVERY = 10
 
@@ -87,7 +88,7 @@ class ReducedWindowNode(DStreamNode):
         self._inverse = inverse
         self._window_ms = window_ms
         self._keep = keep
-        # Windows that do not overlap have nothing in common to start from.
+        # Windows that do not overlap share no blocks.
         self._is_incremental = inverse is not None and slide_ms < window_ms
 
     def forget_run(self) -> None:
@@ -97,7 +98,7 @@ class ReducedWindowNode(DStreamNode):
 
     @property
     def parent_remember_ms(self) -> int:
-        # The blocks that leave a window are still needed to take them out of the state.
+        # Blocks that leave a window are needed once more, to take them out of the state.
         return self.remember_ms + self._window_ms
 
     def compute(self, time_ms: int) -> RDD[Any] | None:
@@ -132,10 +133,10 @@ class ReducedWindowNode(DStreamNode):
 
 
 def _zip_partitions(spark_context: SparkContext, rdds: list[RDD[Any]], partitions: int) -> RDD[Any]:
-    """One RDD whose partition *i* has the elements of partition *i* of all ``rdds``.
+    """Make one RDD whose partition *i* has the elements of partition *i* of all ``rdds``.
 
-    Spark's union does that by itself for RDDs that are partitioned alike. Where they are not, because
-    the number of partitions has grown since, the odd ones are exchanged.
+    Spark's union does that for RDDs that are partitioned alike. RDDs from before the number of
+    partitions grew are exchanged first.
     """
     if partitions == 1:
         return spark_context.union(rdds).coalesce(1)
@@ -152,7 +153,7 @@ def _zip_partitions(spark_context: SparkContext, rdds: list[RDD[Any]], partition
 
 
 class _ToBlock:
-    """Pairs to one block: ``(batch time, {key: value})``. State is ``(None, {key: (value, blocks)})``."""
+    """Makes a block of pairs: ``(batch time, {key: value})``. State is ``(None, {key: (value, blocks)})``."""
 
     def __init__(self, time_ms: int) -> None:
         self._time_ms = time_ms
@@ -162,7 +163,7 @@ class _ToBlock:
 
 
 class _SplitBlock:
-    """A block to the blocks of several partitions, each keyed by the partition it belongs to."""
+    """Splits a block into one for each partition, keyed by the partition it belongs to."""
 
     def __init__(self, partitions: int) -> None:
         self._partitions = partitions
@@ -180,7 +181,7 @@ def _own_partition(partition: int) -> int:
 
 
 class _MergeWindow:
-    """Blocks of one partition, and perhaps the state before them, to the state of the window."""
+    """Makes the state of a window from blocks of one partition, and perhaps the state before them."""
 
     def __init__(self, merge: Function, inverse: Function | None, window_start_ms: int) -> None:
         self._merge = merge
@@ -196,7 +197,7 @@ class _MergeWindow:
                 state.update(values)
             else:
                 blocks.append((time_ms, values))
-        # By time: what left the window first, and a function that keeps an order sees the right one.
+        # By time, so that blocks that left the window come first and a function that keeps an order works.
         for time_ms, values in sorted(blocks, key=lambda block: block[0]):
             if time_ms <= self._window_start_ms:
                 self._take_out(state, values)
@@ -230,6 +231,8 @@ class _MergeWindow:
 
 
 class _ToPairs:
+    """Makes pairs of key and value of the state of a window, filtered by the user's function."""
+
     def __init__(self, keep: Callable[[tuple[Any, Any]], Any] | None) -> None:
         self._keep = keep
 

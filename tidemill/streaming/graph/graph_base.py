@@ -1,0 +1,51 @@
+"""What nodes know of the graph they are in."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from tidemill.common.config import UNPERSIST
+from tidemill.errors import IllegalStateError
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+    from tidemill.state.operators import StateOperators
+
+
+class GraphBase:
+    """The settings that all nodes of a graph share, and how far the run of the stream has come."""
+
+    def __init__(self, spark_context: SparkContext, batch_ms: int) -> None:
+        self.batch_ms = batch_ms
+        self.remember_ms = 0
+        self.checkpoint_directory: str | None = None
+        self.begin_run(spark_context)
+
+    def begin_run(self, spark_context: SparkContext) -> None:
+        """Set everything that belongs to a run, and is not part of the program on disk."""
+        self.spark_context = spark_context
+        self.unpersist = UNPERSIST.read(spark_context.getConf())
+        self.lock = threading.RLock()
+        self.zero_ms = 0
+        self.planned_until_ms = -1
+        self.state: StateOperators | None = None
+        self._batch_ids: dict[int, int] = {}
+        self._frozen_because: str | None = None
+
+    def batch_id(self, time_ms: int) -> int:
+        """Return the id of the batch that was planned for ``time_ms``."""
+        return self._batch_ids[time_ms]
+
+    def freeze(self, because: str) -> None:
+        """Refuse all changes from now on. ``because`` ends "a StreamingContext that ..."."""
+        self._frozen_because = because
+
+    def refuse_change_after_start(self) -> None:
+        """Raise if the graph is frozen."""
+        if self._frozen_because is not None:
+            raise IllegalStateError(
+                "inputs, transformations and output operations cannot be added to a StreamingContext "
+                f"that {self._frozen_because}: define the whole stream before start()"
+            )

@@ -1,0 +1,34 @@
+"""The node of an output operation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from tidemill.streaming.graph.node import DStreamNode
+from tidemill.streaming.scheduling.job import Job
+
+if TYPE_CHECKING:
+    from pyspark import RDD
+
+
+class OutputNode(DStreamNode):
+    """Makes a job of every RDD of its parent. Without one, a stream does nothing."""
+
+    def __init__(
+        self, parent: DStreamNode, output_op_id: int, func: Callable[[int, RDD[Any]], Any]
+    ) -> None:
+        super().__init__(parent.graph, parent.slide_ms, [parent])
+        self.output_op_id = output_op_id
+        self._func = func
+
+    def compute(self, time_ms: int) -> RDD[Any] | None:
+        return None  # an output has jobs, not RDDs
+
+    def generate_job(self, time_ms: int) -> Job | None:
+        """Return the job of a batch, or None if the output has nothing to do in it."""
+        (parent,) = self.dependencies
+        rdd = parent.get_or_compute(time_ms) if self.is_time_valid(time_ms) else None
+        if rdd is None:
+            return None
+        return Job(time_ms, self.output_op_id, self.site, lambda: self._func(time_ms, rdd))

@@ -1,0 +1,239 @@
+"""The life of a context: it is started once, runs batches, and is stopped for good."""
+
+from __future__ import annotations
+
+import enum
+import logging
+import os
+import threading
+from typing import Any, ClassVar
+
+from pyspark import RDD, SparkContext
+
+from tidemill.common.clock import Clock, SystemClock
+from tidemill.common.config import GRACEFUL_STOP_TIMEOUT_MS, STOP_GRACEFULLY_ON_SHUTDOWN
+from tidemill.common.shutdown import ShutdownHook
+from tidemill.common.times import duration_ms
+from tidemill.errors import IllegalStateError, OptionError, ProgramError
+from tidemill.progress.events import StreamingStarted
+from tidemill.progress.listener_bus import ListenerBus
+from tidemill.spark.session.job_properties import is_stopped
+from tidemill.spark.session.session import warn_if_slow
+from tidemill.spark.session.shipping import ship_package
+from tidemill.streaming.graph.dstream_graph import DStreamGraph
+from tidemill.streaming.graph.state import StatefulNode, state_rdd
+from tidemill.streaming.listener import StreamingListener
+from tidemill.streaming.program.stream_start import StreamStart
+from tidemill.streaming.scheduling.job_scheduler import JobScheduler
+from tidemill.streaming.waiter import ContextWaiter
+
+SHORTEST_GRACE_MS = 60_000
+"""The shortest deadline of a graceful stop: the first batch of a program compiles most of Spark."""
+
+logger = logging.getLogger(__name__)
+
+
+class StreamingContextState(enum.Enum):
+    INITIALIZED = "initialized"  # streams are being defined
+    ACTIVE = "active"  # started and not stopped: batches run
+    STOPPED = "stopped"  # for good: a new context is needed to go on
+
+
+class StreamLifecycle:
+    """The part of a ``StreamingContext`` that does not make streams: it starts, runs and stops them.
+
+    At most one is active in a process.
+    """
+
+    _activeContext: ClassVar[StreamLifecycle | None] = None
+    _activation_lock: ClassVar[threading.RLock] = threading.RLock()
+
+    def __init__(self, spark_context: SparkContext, batch_s: float, clock: Clock | None) -> None:
+        if is_stopped(spark_context):
+            raise IllegalStateError("this SparkContext has been stopped: make a new one first")
+        self._sc = spark_context
+        self._clock = clock or SystemClock()
+        self._graph = DStreamGraph(spark_context, duration_ms(batch_s, "batchDuration"))
+        self._bus = ListenerBus("streaming-listeners")
+        self._waiter = ContextWaiter()
+        self._scheduler: JobScheduler | None = None
+        self._start = StreamStart(self._graph, self._clock)
+        self._hook = ShutdownHook(self._stop_on_shutdown)
+        self._state = StreamingContextState.INITIALIZED
+        # Held during start() and stop(): a second call waits for the first one to finish.
+        self._transition = threading.RLock()
+        warn_if_slow(spark_context)
+
+    @property
+    def sparkContext(self) -> SparkContext:
+        """The Spark context that the batches run on."""
+        return self._sc
+
+    def getState(self) -> StreamingContextState:
+        """Return INITIALIZED, ACTIVE or STOPPED."""
+        return self._state
+
+    def start(self) -> None:
+        """Start the streams. A second call does nothing; a stopped context cannot start again."""
+        with self._transition:
+            if self._state is StreamingContextState.STOPPED:
+                raise IllegalStateError(
+                    "this StreamingContext has been stopped and cannot start again: make a new one"
+                )
+            if self._state is StreamingContextState.ACTIVE:
+                logger.warning("this StreamingContext has already been started")
+                return
+            with StreamLifecycle._activation_lock:
+                other = StreamLifecycle._activeContext
+                if other is not None:
+                    raise IllegalStateError(
+                        "only one StreamingContext can be active in a process, and another one is: "
+                        "stop it first, or add your streams to it before it starts"
+                    )
+                self._graph.validate()
+                self._graph.freeze("has been started")
+                self._start_threads()
+                self._state = StreamingContextState.ACTIVE
+                StreamLifecycle._activeContext = self
+            self._bus.post(StreamingStarted(self._clock.now_ms()))
+            self._hook.install()
+
+    def _start_threads(self) -> None:
+        try:
+            ship_package(self._sc)
+            self._scheduler = self._start.run(self._bus, self._waiter.notify_error)
+        except BaseException:
+            # A context that failed halfway through its start cannot be started again.
+            self._graph.freeze("failed to start")
+            self._state = StreamingContextState.STOPPED
+            raise
+
+    def awaitTermination(self, timeout: float | None = None) -> None:
+        """Wait until the context is stopped, or for ``timeout`` seconds; raise the first batch error."""
+        self._waiter.wait(timeout)
+
+    def awaitTerminationOrTimeout(self, timeout: float) -> bool:
+        """Wait as :meth:`awaitTermination`. Return True if the context was stopped, False if time was up."""
+        return self._waiter.wait(timeout)
+
+    def stop(self, stopSparkContext: bool = True, stopGraceFully: bool = False) -> None:
+        """Stop the streams, and with ``stopSparkContext`` Spark too.
+
+        With ``stopGraceFully`` wait for the batches that have begun, for at most
+        ``spark.streaming.gracefulStopTimeout``. Without it they are cancelled.
+        """
+        if self._bus.is_current_thread():
+            raise IllegalStateError(
+                "a StreamingListener cannot stop the context it listens to: "
+                "call stop() from another thread"
+            )
+        inside_a_job = self._scheduler is not None and self._scheduler.runs_current_thread()
+        if inside_a_job and stopGraceFully:
+            raise IllegalStateError(
+                "a function of the stream cannot wait for its own batch to finish: call "
+                "stop(stopGraceFully=True) from another thread, or stop() without it"
+            )
+        # Another stop() may be waiting for this very job: then this call must not wait for that one.
+        if not self._transition.acquire(blocking=not inside_a_job):
+            return
+        try:
+            if self._state is StreamingContextState.ACTIVE:
+                self._stop_threads(stopGraceFully)
+            elif self._state is StreamingContextState.INITIALIZED:
+                logger.warning("this StreamingContext is stopped before it was started")
+            # Last, so that a stop() that was interrupted can be called again.
+            self._state = StreamingContextState.STOPPED
+            self._graph.freeze("has been stopped")
+            self._waiter.notify_stop()
+        finally:
+            self._transition.release()
+        # Even if the streams were stopped before: stop(True) may follow stop(False).
+        if stopSparkContext:
+            self._sc.stop()
+
+    def _stop_threads(self, gracefully: bool) -> None:
+        assert self._scheduler is not None
+        if gracefully:
+            timeout_ms = GRACEFUL_STOP_TIMEOUT_MS.read(self._sc.getConf())
+            if timeout_ms is None:
+                timeout_ms = max(10 * self._graph.batch_ms, SHORTEST_GRACE_MS)
+            timeout_s = timeout_ms / 1000
+            self._finish_receiving(timeout_s)
+            if not self._scheduler.finish_batches(timeout_s):
+                logger.warning(
+                    "batches are still unfinished after %s s of graceful stop: they are cancelled "
+                    "(spark.streaming.gracefulStopTimeout allows more)",
+                    timeout_s,
+                )
+        self._scheduler.stop()
+        self._start.close()
+        self._hook.remove()
+        with StreamLifecycle._activation_lock:
+            if StreamLifecycle._activeContext is self:
+                StreamLifecycle._activeContext = None
+
+    def _finish_receiving(self, timeout_s: float) -> None:
+        """End the receivers, and let batches begin until all records that they stored are planned."""
+        receivers = self._start.receivers
+        if receivers is None:
+            return
+        assert self._scheduler is not None
+        if not receivers.stop_receiving(timeout_s):
+            logger.warning("receivers are still running after %s s of graceful stop", timeout_s)
+        if not self._scheduler.wait_until_planned(lambda: receivers.has_unplanned, timeout_s):
+            logger.warning("the last received records are not planned after %s s", timeout_s)
+
+    def _stop_on_shutdown(self) -> None:
+        wanted = STOP_GRACEFULLY_ON_SHUTDOWN.read(self._sc.getConf())
+        gracefully = self._graph.checkpoint_directory is not None if wanted is None else wanted
+        logger.info("the program ends: stopping its streams%s", " gracefully" * gracefully)
+        try:
+            # PySpark has its own exit handler for the SparkContext.
+            self.stop(stopSparkContext=False, stopGraceFully=gracefully)
+        except Exception as error:
+            # A signal to the whole process group may end Spark's JVM before the streams.
+            logger.warning("the stream could not be stopped in order: %s", error)
+
+    # -- settings ------------------------------------------------------------------------------
+
+    def remember(self, duration: float) -> None:
+        """Keep the RDDs of every DStream for at least ``duration`` seconds, for ``DStream.slice``."""
+        self._graph.remember_ms = duration_ms(duration, "the remember duration")
+
+    def checkpoint(self, directory: str) -> None:
+        """Make the stream durable: ``directory`` keeps all that it needs to survive its driver.
+
+        ``directory`` is a path, or a URI of a file system that all executors reach. A stream that was
+        stopped, or died, goes on with ``StreamingContext.getOrCreate``.
+        """
+        if not isinstance(directory, str) or not directory:
+            raise OptionError(
+                f"the checkpoint directory must be a path or a URI, not {directory!r}", "directory"
+            )
+        self._graph.refuse_change_after_start()
+        self._graph.checkpoint_directory = (
+            directory if "://" in directory else os.path.abspath(directory)
+        )
+
+    def readState(self, name: str) -> RDD[tuple[Any, Any]]:
+        """Read the keys and values of a stream with state, as of the last committed batch.
+
+        ``name`` is the one that ``DStream.setName`` gave it, or its operation and number, such as
+        ``updateStateByKey-1``. The stream goes on meanwhile.
+        """
+        operators = self._graph.operators()
+        node = operators.get(name)
+        state = self._graph.state
+        if not isinstance(node, StatefulNode) or state is None:
+            known = [n for n, other in operators.items() if isinstance(other, StatefulNode)]
+            raise ProgramError(
+                f"there is no stream with state called {name!r} that has been started; "
+                f"there is {', '.join(known) or 'none'}",
+                name,
+            )
+        operator_state = state.state_of(node.operator_id)
+        return state_rdd(self._sc, operator_state, state.latest(node.operator_id))
+
+    def addStreamingListener(self, streamingListener: StreamingListener) -> None:
+        """Tell ``streamingListener`` of all events of batches, output operations and receivers."""
+        self._bus.add_listener(streamingListener)

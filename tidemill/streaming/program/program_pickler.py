@@ -1,0 +1,39 @@
+"""Pickling a program: cloudpickle, with a refusal of objects that a restart makes useless."""
+
+from __future__ import annotations
+
+import io
+import pickle
+from typing import Any
+
+from pyspark import RDD, Accumulator, Broadcast, SparkContext
+from pyspark.cloudpickle import CloudPickler
+from pyspark.sql import DataFrame, SparkSession
+
+from tidemill.streaming.stream_handle import StreamHandle
+
+TIED_TO_A_RUN = (SparkContext, SparkSession, RDD, DataFrame, Broadcast, Accumulator, StreamHandle)
+"""The classes whose objects mean nothing once their driver is gone, though some can be pickled."""
+
+
+class TiedToARunError(pickle.PicklingError):
+    """A program refers to an object of :data:`TIED_TO_A_RUN`."""
+
+    def __init__(self, value: Any) -> None:
+        super().__init__(f"{type(value).__name__} cannot outlive its driver")
+
+
+class ProgramPickler(CloudPickler):
+    """Pickles like cloudpickle, and refuses objects of :data:`TIED_TO_A_RUN`."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, TIED_TO_A_RUN):
+            raise TiedToARunError(obj)
+        return super().reducer_override(obj)  # type: ignore[no-untyped-call]
+
+
+def pickle_program(value: Any) -> bytes:
+    """Pickle a program, or any part of one."""
+    buffer = io.BytesIO()
+    ProgramPickler(buffer).dump(value)  # type: ignore[no-untyped-call]
+    return buffer.getvalue()
