@@ -18,7 +18,7 @@ MODULES = ["", ".context", ".dstream", ".listener", ".util", ".kinesis"]
 
 
 def public_names(module: Any) -> list[str]:
-    """What a program may import from a module: its own classes and functions, and its ``__all__``."""
+    """Return the names that a program may import: own classes and functions, and ``__all__``."""
     own = [
         name
         for name, value in vars(module).items()
@@ -28,7 +28,7 @@ def public_names(module: Any) -> list[str]:
 
 
 def parameters(function: Any) -> list[tuple[str, Any, bool]]:
-    """Name, kind, and whether it may be left out; what stands behind ``...`` is PySpark's own."""
+    """Return the name and kind of each parameter, and whether it may be left out."""
     return [
         (p.name, p.kind, p.default is not p.empty)
         for p in inspect.signature(function).parameters.values()
@@ -59,7 +59,7 @@ def test_every_public_name_exists(suffix: str) -> None:
     ] == []
 
 
-# Internals of PySpark's bridge to the JVM. Java calls listeners and functions of ours never.
+# Internals of PySpark's bridge to the JVM. Java never calls our listeners and functions.
 JVM_ONLY = {
     (".util", "TransformFunction", "Java"),
     (".util", "TransformFunctionSerializer", "Java"),
@@ -87,7 +87,7 @@ def test_every_method_exists_and_takes_the_same_parameters(
     assert all(optional for _, _, optional in extra), f"{extra} must be optional"
 
 
-def test_the_public_surface_is_what_it_is_meant_to_be() -> None:
+def test_the_public_surface_is_exactly_this() -> None:
     ours = ["__version__", "attach", "detach", "register_source", "session"]
     assert sorted(tidemill.__all__) == ours
     assert all(hasattr(tidemill, name) for name in ours)

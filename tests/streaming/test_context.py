@@ -1,4 +1,4 @@
-"""The life of a context: every transition, and what each refuses."""
+"""The life of a context: every transition, and the calls that each state refuses."""
 
 from __future__ import annotations
 
@@ -12,7 +12,13 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from tests.manual_stream import Stream
-from tidemill.errors import BatchError, IllegalStateError, UnsupportedError, UsageError
+from tidemill.errors import (
+    BatchError,
+    IllegalStateError,
+    OptionError,
+    ProgramError,
+    UnsupportedError,
+)
 from tidemill.streaming import StreamingContext, StreamingListener
 from tidemill.streaming.context import StreamingContextState as State
 from tidemill.testing import ManualClock, collected
@@ -139,7 +145,7 @@ def test_no_threads_are_left_behind(stream: Stream) -> None:
     assert left == []
 
 
-def test_a_graceful_stop_finishes_what_was_begun(stream: Stream) -> None:
+def test_a_graceful_stop_finishes_the_batches_that_have_begun(stream: Stream) -> None:
     entered, release = threading.Event(), threading.Event()
     done: list[Any] = []
 
@@ -213,8 +219,9 @@ def test_a_graceful_stop_gives_up_after_its_timeout(
 
 @pytest.mark.parametrize("interval", [0, -1, None, "1", float("nan")])
 def test_a_batch_interval_that_makes_no_sense_is_refused(sc: SparkContext, interval: Any) -> None:
-    with pytest.raises(UsageError, match="batchDuration"):
+    with pytest.raises(OptionError, match="batchDuration") as caught:
         StreamingContext(sc, interval)
+    assert caught.value.option == "batchDuration"
 
 
 def test_a_session_is_not_a_spark_context(spark: SparkSession) -> None:
@@ -228,10 +235,10 @@ def test_there_is_no_java_context_to_wrap(sc: SparkContext) -> None:
 
 
 def test_a_context_without_inputs_or_outputs_does_not_start(stream: Stream) -> None:
-    with pytest.raises(UsageError, match="no input stream"):
+    with pytest.raises(ProgramError, match="no input stream"):
         stream.ssc.start()
     stream.ssc.queueStream([[1]]).map(str)
-    with pytest.raises(UsageError, match="no output operation is registered"):
+    with pytest.raises(ProgramError, match="no output operation is registered"):
         stream.ssc.start()
     stream.ssc.queueStream([[1]]).pprint()
     stream.ssc.start()
@@ -282,7 +289,7 @@ def test_a_checkpoint_of_sparks_own_is_refused(tmp_path: Path) -> None:
 def test_remember_and_slice(stream: Stream) -> None:
     stream.ssc.remember(3)
     numbers = stream.ssc.queueStream([[n] for n in range(1, 7)])
-    with pytest.raises(UsageError, match="has not been started"):
+    with pytest.raises(ProgramError, match="has not been started"):
         numbers.slice(1, 2)
     numbers.foreachRDD(lambda rdd: None)
     stream.start_and_run(6)
@@ -301,7 +308,7 @@ def test_rdd_checkpoints_need_a_directory(stream: Stream, tmp_path: Path) -> Non
         checkpointed.append(rdd.isCheckpointed())
 
     doubled.foreachRDD(look)
-    with pytest.raises(UsageError, match=r"call StreamingContext\.checkpoint"):
+    with pytest.raises(ProgramError, match=r"call StreamingContext\.checkpoint"):
         stream.ssc.start()
     assert stream.ssc.getState() is State.STOPPED
 
@@ -323,7 +330,7 @@ def test_rdd_checkpoints_at_their_interval(stream: Stream, tmp_path: Path) -> No
 def test_a_checkpoint_interval_must_fit_the_slide(stream: Stream, tmp_path: Path) -> None:
     stream.ssc.checkpoint(str(tmp_path))
     stream.ssc.queueStream([[1]]).checkpoint(1.5).pprint()
-    with pytest.raises(UsageError, match="checkpoint interval of 1500 ms is not a multiple"):
+    with pytest.raises(ProgramError, match="checkpoint interval of 1500 ms is not a multiple"):
         stream.ssc.start()
 
 

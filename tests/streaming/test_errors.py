@@ -1,4 +1,4 @@
-"""What a user reads when their own code fails: their own traceback first."""
+"""The errors of a user's own code begin with the user's own traceback."""
 
 from __future__ import annotations
 

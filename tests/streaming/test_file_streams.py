@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.manual_stream import Stream
-from tidemill.errors import UsageError
+from tidemill.errors import OptionError
 from tidemill.streaming import StreamingListener
 from tidemill.testing import collected
 
@@ -34,7 +34,7 @@ def stream(new_stream: Callable[..., Stream]) -> Stream:
 
 @pytest.fixture
 def put(incoming: Path, stream: Stream) -> Callable[..., Path]:
-    """Move a file into the directory, modified now unless said otherwise."""
+    """Move a file into the directory; its modification time is ``age_ms`` ago."""
 
     def put(name: str, data: str | bytes, age_ms: int = 0, directory: Path = incoming) -> Path:
         staged = incoming.parent / "staged"
@@ -121,7 +121,7 @@ def test_files_that_vanish_or_cannot_be_read_are_reported_and_not_fatal(
         vanishing.unlink(missing_ok=True)
         if unreadable.is_file():
             unreadable.unlink()
-            unreadable.mkdir()  # permissions would not keep root from reading a file
+            unreadable.mkdir()  # a file without permissions could still be read by root
         results.append(sorted(rdd.collect()))
 
     listener = Inputs()
@@ -139,14 +139,14 @@ def test_files_that_vanish_or_cannot_be_read_are_reported_and_not_fatal(
     assert [info.numRecords() for info in listener.infos] == [1, 1]
 
 
-def test_records_and_files_are_told_to_listeners(
+def test_listeners_hear_of_records_and_files(
     incoming: Path, stream: Stream, put: Callable[..., Path]
 ) -> None:
     listener = Inputs()
     stream.ssc.addStreamingListener(listener)
     lines = stream.ssc.textFileStream(str(incoming))
     lines.count().pprint()
-    lines.map(len).pprint()  # reads the files a second time: the records count once
+    lines.map(len).pprint()  # reads the files a second time; the records must be counted once
     path = put("a", "x\ny\nz\n")
     stream.start_and_run(2)
     assert [info.numRecords() for info in listener.infos] == [3, 0]
@@ -234,13 +234,14 @@ def test_binary_records(
 def test_a_record_length_that_makes_no_sense_is_refused(
     stream: Stream, incoming: Path, length: Any
 ) -> None:
-    with pytest.raises(UsageError, match="recordLength must be at least 1 byte"):
+    with pytest.raises(OptionError, match="recordLength must be at least 1 byte") as caught:
         stream.ssc.binaryRecordsStream(str(incoming), length)
+    assert caught.value.option == "recordLength"
 
 
 @pytest.mark.parametrize("directory", ["", None, 5])
-def test_a_directory_that_is_none_is_refused(stream: Stream, directory: Any) -> None:
-    with pytest.raises(UsageError, match="the directory to watch"):
+def test_a_directory_that_is_no_path_is_refused(stream: Stream, directory: Any) -> None:
+    with pytest.raises(OptionError, match="the directory to watch"):
         stream.ssc.textFileStream(directory)
 
 
@@ -293,7 +294,7 @@ def test_a_file_for_spark_that_vanishes_before_the_batch_is_made(
 def test_a_file_that_vanishes_from_under_a_window_is_reported(
     incoming: Path, stream: Stream, put: Callable[..., Path], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Batches of a window are read when its slide comes: by then a file may be gone."""
+    """A window reads its batches when its slide comes; by then a file may be gone."""
     lines = collected(stream.ssc.textFileStream(str(incoming)).window(2, 2))
     first = put("first", "1\n")
     stream.start_and_run(1)

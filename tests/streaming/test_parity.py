@@ -15,7 +15,7 @@ LINES = [["a b a", "c"], ["b"], ["c c d", "a"], ["x y z"], ["a a a a"]]
 BATCHES = len(LINES)
 
 # Pairs whose incremental window drops to zero are left out: pyspark.streaming keeps them as (key, 0)
-# until the end of time, here a key without values in the window is gone.
+# for ever, while here a key without values in the window is gone.
 OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
     "map": lambda lines, pairs: lines.map(len),
     "flatMap": lambda lines, pairs: lines.flatMap(lambda line: line.split()),
@@ -55,7 +55,7 @@ OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
 def results_of(engine: str, sc: SparkContext, checkpoints: str) -> dict[str, list[list[Any]]]:
     streaming = importlib.import_module(engine)
     ssc = streaming.StreamingContext(sc, 0.5)
-    sc.setCheckpointDir(checkpoints)  # pyspark.streaming wants it for inverse functions
+    sc.setCheckpointDir(checkpoints)  # pyspark.streaming needs it for inverse functions
     lines = ssc.queueStream(LINES)
     pairs = lines.flatMap(lambda line: line.split()).map(lambda word: (word, 1))
     results: dict[str, list[list[Any]]] = {name: [] for name in OPERATIONS}

@@ -1,4 +1,4 @@
-"""A program that is told to end: real processes, real signals."""
+"""Ending a program by signals: real processes, real signals."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_a_second_signal_stops_at_once_and_the_next_start_repairs(
     assert out(program).readline() == "begun\n"
     program.send_signal(signal.SIGTERM)
     owner = tmp_path / "checkpoint" / "owner"
-    # The stream is stopping once its timer has; nothing shows that but the time it takes: send until it ends.
+    # Nothing outside shows that the stream has begun to stop, so send signals until it ends.
     while program.poll() is None:
         program.send_signal(signal.SIGTERM)
     rest, errors = program.communicate(timeout=60)

@@ -48,7 +48,6 @@ from tidemill.tasks.record_steps import (
 
 __all__ = ["DStream"]
 
-S = TypeVar("S")
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 U = TypeVar("U")
@@ -84,6 +83,7 @@ class DStream(PairOperations["DStream[Any]"], WindowOperations["DStream[Any]"], 
 
     def context(self) -> StreamLifecycle:
         """Return the ``StreamingContext`` of this stream."""
+        # Typed by its base: contexts make DStreams, so this module cannot import theirs.
         return self._ssc
 
     def _stream(self, node: DStreamNode) -> DStream[Any]:
@@ -271,7 +271,7 @@ class DStream(PairOperations["DStream[Any]"], WindowOperations["DStream[Any]"], 
         """Write the RDDs of every ``interval`` seconds to the context's checkpoint directory."""
         self._node.graph.refuse_change_after_start()
         self.is_checkpointed = True
-        self._node.checkpoint_ms = duration_ms(interval, "the checkpoint interval")
+        self._node.checkpoint_ms = duration_ms(interval, "interval")
         return self
 
     def slice(self, begin: datetime | float, end: datetime | float) -> list[RDD[Any]]:

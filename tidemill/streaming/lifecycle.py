@@ -34,6 +34,8 @@ logger = logging.getLogger(__name__)
 
 
 class StreamingContextState(enum.Enum):
+    """The states of a context, in their order; none comes back."""
+
     INITIALIZED = "initialized"  # streams are being defined
     ACTIVE = "active"  # started and not stopped: batches run
     STOPPED = "stopped"  # for good: a new context is needed to go on
@@ -198,7 +200,7 @@ class StreamLifecycle:
 
     def remember(self, duration: float) -> None:
         """Keep the RDDs of every DStream for at least ``duration`` seconds, for ``DStream.slice``."""
-        self._graph.remember_ms = duration_ms(duration, "the remember duration")
+        self._graph.remember_ms = duration_ms(duration, "duration")
 
     def checkpoint(self, directory: str) -> None:
         """Make the stream durable: ``directory`` keeps all that it needs to survive its driver.

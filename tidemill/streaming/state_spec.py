@@ -136,7 +136,7 @@ class StateSpec:
 
     def timeout(self, idleDuration: float) -> StateSpec:
         """End the state of a key that has had no record for ``idleDuration`` seconds."""
-        return self._with(_timeout_ms=duration_ms(idleDuration, "the timeout"))
+        return self._with(_timeout_ms=duration_ms(idleDuration, "idleDuration"))
 
     def _with(self, **changes: Any) -> StateSpec:
         changed = copy.copy(self)

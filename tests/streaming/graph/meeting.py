@@ -1,4 +1,4 @@
-"""What two output operations of a batch share with their test."""
+"""The barrier that two output operations of a batch share with their test."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Meeting:
-    """Two outputs of a batch must be there at the same time, or the second waits in vain."""
+    """Proves that two outputs of a batch run at the same time: a single one would wait in vain."""
 
     barrier = threading.Barrier(2)
     met: list[Any] = []

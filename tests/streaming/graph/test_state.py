@@ -11,7 +11,7 @@ from pyspark import SparkContext
 
 from tests.manual_stream import Stream
 from tests.streaming.graph.meeting import Meeting
-from tidemill.errors import BatchError, IllegalStateError, UsageError
+from tidemill.errors import BatchError, IllegalStateError, OptionError, ProgramError
 from tidemill.streaming import DStream, StateSpec
 from tidemill.testing import collected
 
@@ -20,7 +20,7 @@ Streams = Callable[..., Stream]
 
 @pytest.fixture
 def run_state(new_stream: Streams, tmp_path: Path) -> Callable[..., list[list[Any]]]:
-    """As ``run_operation``, with a checkpoint directory; each batch sorted."""
+    """Run as ``run_operation`` does, with a checkpoint directory, and sort each batch."""
 
     def run(
         batches: list[Any],
@@ -81,7 +81,9 @@ def add_up() -> Callable[[list[int], int | None], int]:
     return lambda new, before: sum(new) + (before or 0)
 
 
-def test_partitions_are_as_asked_for_and_placed_by_the_users_function(run_state: Any) -> None:
+def test_state_has_the_requested_partitions_and_keys_are_placed_by_the_users_function(
+    run_state: Any,
+) -> None:
     batches = [[(n, 1) for n in range(6)]]
     result = run_state(
         batches,
@@ -100,7 +102,7 @@ def test_keys_that_are_equal_are_one_key(run_state: Any) -> None:
     assert [len(b) for b in run_state(batches, lambda s: s.updateStateByKey(add_up()))] == [2, 2, 2]
 
 
-def test_an_output_that_looks_at_little_does_not_leave_state_behind(
+def test_an_output_that_reads_few_records_does_not_leave_state_behind(
     new_stream: Streams, tmp_path: Path
 ) -> None:
     stream = new_stream()
@@ -138,7 +140,7 @@ def test_map_with_state_times_out_idle_keys_and_only_those(run_state: Any) -> No
     spec = StateSpec.function(track).timeout(2)
     batches = [[("a", 1), ("b", 1)], [("b", 2)], [("b", 3)], [], []]
     result = run_state(batches, lambda s: s.mapWithState(spec), extra=3)
-    # "a" was touched at 1 s: idle for more than 2 s at 4 s. "b" at 3 s: at 6 s.
+    # "a" had its last record at 1 s and is idle for more than 2 s at 4 s; "b" at 3 s, and at 6 s.
     assert result == [[], [], [], [("a", "gone", 1)], [], [("b", "gone", 3)], [], []]
 
 
@@ -184,21 +186,27 @@ def test_misuse_of_a_state_is_named(run_state: Any, misuse: Any, message: str) -
 
 
 def test_a_spec_that_makes_no_sense_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"key, value, state"):
+    with pytest.raises(OptionError, match=r"key, value, state"):
         StateSpec.function(lambda key: key)
     good = StateSpec.function(lambda key, value, state: None)
-    with pytest.raises(UsageError, match="at least 1"):
+    with pytest.raises(OptionError, match="at least 1") as caught:
         good.numPartitions(0)
-    with pytest.raises(UsageError, match=r"at least 0\.001"):
+    assert caught.value.option == "numPartitions"
+    with pytest.raises(OptionError, match=r"at least 0\.001") as caught:
         good.timeout(0)
-    with pytest.raises(UsageError, match="function of a key"):
+    assert caught.value.option == "idleDuration"
+    with pytest.raises(OptionError, match="function of a key") as caught:
         good.partitioner(3)  # type: ignore[arg-type]
+    assert caught.value.option == "partitionFunc"
 
 
 def test_state_needs_a_checkpoint_directory(stream: Stream) -> None:
     stream.ssc.queueStream([]).updateStateByKey(total).pprint()
-    with pytest.raises(UsageError, match=r"updateStateByKey at test_state.py.*checkpoint"):
+    with pytest.raises(
+        ProgramError, match=r"updateStateByKey at test_state.py.*checkpoint"
+    ) as caught:
         stream.ssc.start()
+    assert caught.value.stream.startswith("updateStateByKey at test_state.py:")
 
 
 def test_state_goes_on_where_no_output_asks_for_it(new_stream: Streams, tmp_path: Path) -> None:
@@ -218,7 +226,7 @@ def test_state_is_read_while_the_stream_runs(new_stream: Streams, tmp_path: Path
     stream.ssc.checkpoint(str(tmp_path / "checkpoint"))
     states = stream.ssc.queueStream([[("a", 1)], [("a", 1)], [("a", 1)]])
     states.updateStateByKey(add_up()).setName("totals").pprint()
-    with pytest.raises(UsageError, match="there is totals"):
+    with pytest.raises(ProgramError, match="there is totals"):
         stream.ssc.readState("total")
     stream.ssc.start()
     assert stream.ssc.readState("totals").collect() == []
@@ -269,7 +277,8 @@ def test_outputs_of_one_batch_run_at_once_where_asked_and_batches_never(
     states = stream.ssc.queueStream([[("a", n)] for n in range(4)]).updateStateByKey(add_up())
 
     def meet(rdd: Any) -> None:
-        from tests.streaming.graph.meeting import Meeting  # not a part of the program
+        # Imported here, so that the pickled program has a reference to it and not a copy.
+        from tests.streaming.graph.meeting import Meeting
 
         Meeting.barrier.wait(120)
         Meeting.met.append(rdd.collect())
@@ -282,5 +291,5 @@ def test_outputs_of_one_batch_run_at_once_where_asked_and_batches_never(
 
 @pytest.mark.parametrize("name", ["", "..", "x" * 300, "\N{WATER WAVE}" * 60, 7])
 def test_a_name_that_cannot_be_a_folder_is_refused(stream: Stream, name: Any) -> None:
-    with pytest.raises(UsageError, match="name of a stream"):
+    with pytest.raises(OptionError, match="name of a stream"):
         stream.ssc.queueStream([]).setName(name)

@@ -1,4 +1,4 @@
-"""Every operation that looks at one batch at a time, on real Spark."""
+"""Every operation on one batch at a time, on real Spark."""
 
 from __future__ import annotations
 
@@ -256,7 +256,7 @@ def test_save_as_text_files_also_a_second_time(stream: Stream, tmp_path: Path) -
 
 
 def test_spark_sql_inside_a_stream(spark: SparkSession, stream: Stream) -> None:
-    """The three hottest products of each category, by SQL: transform makes it, foreachRDD reads it."""
+    """Finds the three hottest products of each category by SQL: transform ranks, foreachRDD reads."""
     clicks = stream.ssc.queueStream(
         [
             [("books", "atlas"), ("books", "atlas"), ("books", "novel"), ("toys", "kite")],
@@ -291,7 +291,7 @@ def test_spark_sql_inside_a_stream(spark: SparkSession, stream: Stream) -> None:
     ]
 
 
-def test_a_transformed_stream_says_what_it_is_made_of(stream: Stream) -> None:
+def test_a_transformed_stream_knows_its_parent_and_its_function(stream: Stream) -> None:
     numbers = stream.ssc.queueStream([[1]])
     doubled = numbers.transform(lambda rdd: rdd.map(lambda x: x * 2))
     assert isinstance(doubled, TransformedDStream)

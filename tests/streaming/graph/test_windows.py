@@ -1,4 +1,4 @@
-"""Windows: whatever the batches, the window and the slide, the result is a plain recomputation."""
+"""Windows: for any batches, window and slide the result equals a plain recomputation."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ batches_of_pairs = st.lists(st.lists(pairs, max_size=4), min_size=1, max_size=7)
 
 
 def windows_of(batches: list[list[Any]], window: int, slide: int) -> list[list[Any]]:
-    """The records of each window, recomputed from scratch: one for every slide."""
+    """Recompute the records of each window from scratch, one window for every slide."""
     return [
         [record for batch in batches[max(0, end - window) : end] for record in batch]
         for end in range(slide, len(batches) + 1, slide)
@@ -91,7 +91,7 @@ def test_every_window_operation_equals_a_recomputation(
 def test_merging_blocks_step_by_step_equals_merging_them_all(
     batches: list[dict[int, int]], window: int, slide: int, partitions: int
 ) -> None:
-    """The arithmetic of the incremental window alone, without Spark and in any partitioning."""
+    """Checks the arithmetic of the incremental window alone, without Spark and in any partitioning."""
     os.environ.setdefault("PYTHONHASHSEED", "0")  # PySpark sets it for its workers
     blocks = [
         {p: part for p, (_, part) in _SplitBlock(partitions)((time, batch))}
@@ -136,7 +136,7 @@ def test_a_filter_hides_pairs_but_does_not_forget_them(stream: Stream) -> None:
 
 
 def test_a_window_longer_than_its_lineage_may_grow(stream: Stream) -> None:
-    """Past several refreshes the incremental result is still right and its lineage still short."""
+    """After several refreshes the incremental result is still right and its lineage still short."""
     batches = [[("k", n)] for n in range(3 * ReducedWindowNode.REFRESH_EVERY + 5)]
     source = stream.ssc.queueStream(batches)
     depths: list[int] = []
@@ -170,7 +170,7 @@ def test_windows_of_windows(stream: Stream) -> None:
     assert [sorted(result) for result in results] == [[0, 1, 2, 3], [4, 5, 6, 7]]
 
 
-def test_a_slide_longer_than_the_window_skips_what_is_between(stream: Stream) -> None:
+def test_a_slide_longer_than_the_window_skips_the_batches_between(stream: Stream) -> None:
     batches = [[("k", n)] for n in range(6)]
     source = stream.ssc.queueStream(batches)
     results = collected(source.reduceByKeyAndWindow(add, sub, 1, 3))
@@ -199,7 +199,7 @@ def test_durations_that_do_not_fit_are_refused_at_the_call(stream: Stream, durat
             operation(*durations)
 
 
-def test_a_window_of_one_batch_does_not_free_what_the_next_window_needs(stream: Stream) -> None:
+def test_a_window_of_one_batch_does_not_free_the_rdds_of_the_next_window(stream: Stream) -> None:
     computed = stream.ssc.sparkContext.accumulator(0)
 
     def count(record: int) -> int:

@@ -1,4 +1,4 @@
-"""Starting a program again and again on one checkpoint directory."""
+"""A helper that starts a program again and again on one checkpoint directory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tidemill.testing import BatchDriver, ManualClock
 class Runs:
     """Starts a program again and again on one checkpoint directory.
 
-    Results go to files: the functions of a recovered program are copies of the ones that a test has.
+    Results go to files, since the functions of a recovered program are copies of those of the test.
     """
 
     def __init__(self, sc: SparkContext, folder: Path) -> None:
@@ -47,7 +47,7 @@ class Runs:
         clock_ms: int | None = None,
         **kwargs: Any,
     ) -> StreamingContext:
-        """Start, let batches pass, stop at once."""
+        """Start the program, let ``batches`` batches pass, and stop it at once."""
         self.clock = ManualClock(self.clock.now_ms() if clock_ms is None else clock_ms)
         ssc = self.context(build, **kwargs)
         ssc.start()
@@ -56,7 +56,7 @@ class Runs:
         return ssc
 
     def written(self) -> dict[str, Any]:
-        """Results by name, which ends in the batch time in seconds."""
+        """Return the results by name, which ends in the batch time in seconds."""
         return {
             path.name: json.loads(path.read_text())
             for path in sorted(self.results.iterdir(), key=lambda p: int(p.name.split("-")[-1]))
@@ -70,7 +70,7 @@ class Runs:
 
 
 def save(stream: Any, folder: Path, name: str = "batch") -> None:
-    """An output that a test can read: one file for each batch."""
+    """Write each batch to a file that a test can read."""
     path = str(folder)
 
     def write(time: Any, rdd: Any) -> None:

@@ -100,7 +100,7 @@ def test_files_are_read_once_through_restarts_and_a_clock_set_back(
     def build(ssc: StreamingContext) -> None:
         save(ssc.textFileStream(str(incoming)).window(2), runs.results)
 
-    def taken() -> list[Any]:
+    def batches() -> list[Any]:
         return [runs.written()[name] for name in runs.written()]
 
     clock = runs.clock = ManualClock(7_200_000)
@@ -109,12 +109,12 @@ def test_files_are_read_once_through_restarts_and_a_clock_set_back(
     add("one", 7_201)
     BatchDriver(ssc, clock).run(1)
     ssc.stop(stopSparkContext=False)
-    # While nobody runs the stream the clock is set back an hour, and a file comes.
+    # While the stream is not running, the clock is set back an hour and a file appears.
     add("two", 3_602)
     runs.run(build, 2, clock_ms=3_603_000)
-    assert taken() == [["one"], ["one", "two"], ["two"]]
+    assert batches() == [["one"], ["one", "two"], ["two"]]
     runs.run(build, 1)
-    assert taken() == [["one"], ["one", "two"], ["two"], []]
+    assert batches() == [["one"], ["one", "two"], ["two"], []]
 
 
 def test_map_with_state_timeouts_and_snapshots_survive(new_runs: Callable[[str], Runs]) -> None:
@@ -172,7 +172,7 @@ def test_the_configuration_is_recovered_without_secrets(runs: Runs) -> None:
     assert "spark.app.id" not in header.conf
 
 
-def test_the_log_keeps_a_hundred_batches_and_what_windows_look_back_at(runs: Runs) -> None:
+def test_the_log_keeps_a_hundred_batches_and_those_that_windows_look_back_at(runs: Runs) -> None:
     def long(ssc: StreamingContext) -> None:
         ssc.queueStream([[n] for n in range(130)]).window(110).foreachRDD(lambda rdd: None)
 
@@ -338,7 +338,7 @@ class Refused:
         (lambda sc: Refused(sc), r"'use' uses 'captured', a .*Refused with a .*SparkContext in it"),
     ],
 )
-def test_what_cannot_be_written_down_is_named_at_start(
+def test_a_variable_that_cannot_be_pickled_is_named_at_start(
     runs: Runs, make: Callable[[SparkContext], Any], message: str
 ) -> None:
     captured = make(runs.sc)
@@ -409,7 +409,7 @@ def test_listeners_hear_of_a_batch_when_it_is_committed(runs: Runs) -> None:
     assert seen == [True, True, True]
 
 
-def test_a_graceful_stop_commits_what_was_planned(runs: Runs) -> None:
+def test_a_graceful_stop_commits_all_planned_batches(runs: Runs) -> None:
     ssc = runs.context(count_words(runs))
     ssc.start()
     runs.clock.advance(4_000)

@@ -57,7 +57,7 @@ def test_a_program_of_another_python_or_version_can_be_upgraded(runs: Runs) -> N
     assert runs.written()["batch-4"] == [["a", 2], ["b", 1], ["c", 1]]
 
 
-def test_names_are_carried_over_by_a_mapping_and_stay(runs: Runs) -> None:
+def test_operators_are_renamed_by_a_mapping_and_keep_their_ids(runs: Runs) -> None:
     runs.run(totals(runs), 3)
     runs.run(totals(runs, "counts"), 1, upgrade={"updateStateByKey-1": "counts"})
     runs.run(totals(runs, "counts"), 1)
@@ -100,7 +100,7 @@ def another_source(ssc: StreamingContext) -> None:
     ssc.queueStream(LETTERS).setName("other").pprint()
 
 
-def test_what_does_not_fit_is_reported_whole_and_nothing_is_changed(
+def test_all_misfits_are_reported_together_and_nothing_is_changed(
     runs: Runs, tmp_path: Path
 ) -> None:
     def tree() -> dict[str, bytes]:

@@ -1,4 +1,4 @@
-"""What a slow output operation shares with its test."""
+"""The clock that a slow output operation shares with its test."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ from tidemill.common.clock import ManualClock
 
 
 class Slow:
-    """Whose time a slow output operation takes."""
+    """Holds the clock that a slow output operation advances."""
 
     clock: ManualClock

@@ -1,4 +1,4 @@
-"""A directory stream that takes what it can process, on real files and real Spark."""
+"""A directory stream that takes in as much as it can process, on real files and real Spark."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def test_a_directory_stream_follows_the_speed_of_its_batches(
             os.utime(staged, ns=(now_ns, now_ns))
             staged.rename(incoming / name)
 
-    # How long each batch takes. All together less than one interval: the clock must not reach a batch
-    # time while a batch runs.
+    # The duration of each batch. All together are less than one interval: the clock must not reach a
+    # batch time while a batch runs.
     durations_ms = iter([10, 50, 500, 100, 200])
 
     def take_time(rdd: Any) -> None:
@@ -43,11 +43,11 @@ def test_a_directory_stream_follows_the_speed_of_its_batches(
     batches = collected(lines)
     lines.foreachRDD(take_time)
     put(3)
-    stream.start_and_run(1)  # 20 lines may have 20 bytes: one file alone. 1000 lines a second
+    stream.start_and_run(1)  # 20 lines could be 20 bytes, so one file only. 1000 lines a second
     stream.driver.run(1)  # 20 lines. 400 a second, which is the first rate
     put(5)
-    stream.driver.run(1)  # all there is, 50 lines. 100 a second
+    stream.driver.run(1)  # everything, 50 lines. 100 a second
     put(30)
     stream.driver.run(1)  # 100 lines. 1000 a second
-    stream.driver.run(1)  # what is left
+    stream.driver.run(1)  # the rest
     assert [len(batch) for batch in batches] == [10, 20, 50, 100, 200]

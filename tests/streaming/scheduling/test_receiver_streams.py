@@ -1,4 +1,4 @@
-"""How receivers and the scaling of executors are put together, without Spark."""
+"""The wiring of receivers and of the scaling of executors, without Spark."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Executors:
 def with_cores(
     monkeypatch: pytest.MonkeyPatch, master: str, slots: Sequence[int], wait: str = "0"
 ) -> Any:
-    """A context whose cluster has so many cores, one answer after the other."""
+    """Make a context whose cluster answers with each number of ``slots`` in turn."""
     left = list(slots)
     monkeypatch.setattr(running_receivers, "SparkExecutors", Executors)
     monkeypatch.setattr(
@@ -73,7 +73,9 @@ def test_one_core_more_than_receivers_is_enough(
     require_cores(with_cores(monkeypatch, master, [slots], "60s"), receivers)
 
 
-def test_executors_that_are_on_their_way_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_start_waits_for_executors_that_are_on_their_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     require_cores(with_cores(monkeypatch, "yarn", [0, 0, 2, 3], "60s"), 2)
 
 

@@ -1,4 +1,4 @@
-"""Receivers on a real Spark: what they store is what batches see."""
+"""Receivers on real Spark: batches see the records that they store."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ from tidemill.testing import BatchDriver, collected
 Setting = Callable[[str, str], None]
 
 
-def given(calls: list[Callable[[Any], Any]]) -> Receiver:
-    """A receiver that makes the given calls, one after the other, on its own thread.
+def scripted(calls: list[Callable[[Any], Any]]) -> Receiver:
+    """Make a receiver that makes ``calls`` one after the other, on its own thread.
 
-    The class is made here so that it travels to the worker as a whole.
+    The class is defined here so that it travels to the worker as a whole.
     """
 
-    class Given(Receiver):
+    class Scripted(Receiver):
         def __init__(self) -> None:
             super().__init__(StorageLevel.MEMORY_AND_DISK)
 
@@ -57,7 +57,7 @@ def given(calls: list[Callable[[Any], Any]]) -> Receiver:
             for call in calls:
                 call(self)
 
-    return Given()
+    return Scripted()
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ class Everything(StreamingListener):
 @pytest.mark.usefixtures("quick")
 def test_every_way_to_store(stream: Stream) -> None:
     row = Row(word="a", n=1)
-    receiver = given(
+    receiver = scripted(
         [
             lambda r: r.store("single"),
             lambda r: r.storeRecord(["a", "list"]),
@@ -108,7 +108,7 @@ def test_every_way_to_store(stream: Stream) -> None:
 
 @pytest.mark.usefixtures("quick")
 def test_each_record_is_in_one_batch(stream: Stream) -> None:
-    receiver = given([lambda r, n=n: r.store([n]) for n in range(60)])
+    receiver = scripted([lambda r, n=n: r.store([n]) for n in range(60)])
     results = collected(stream.ssc.receiverStream(receiver))
     stream.ssc.start()
     for goal in (20, 40, 60):
@@ -124,7 +124,7 @@ def lines_server(lines: bytes) -> int:
         with suppress(OSError):
             connection, _ = server.accept()
             connection.sendall(lines)
-            connection.recv(1)  # stays open until the receiver goes
+            connection.recv(1)  # stays open until the receiver closes it
 
     threading.Thread(target=serve, daemon=True).start()
     return int(server.getsockname()[1])
@@ -173,21 +173,23 @@ def test_errors_are_reported_and_the_receiver_goes_on(stream: Stream, tmp_path: 
 
     listener = Everything()
     stream.ssc.addStreamingListener(listener)
-    results = collected(stream.ssc.receiverStream(given([fail_first, lambda r: r.store(["ok"])])))
+    results = collected(
+        stream.ssc.receiverStream(scripted([fail_first, lambda r: r.store(["ok"])]))
+    )
     stream.ssc.start()
     stream.driver.wait_received(1)
     stream.driver.run()
     assert results == [["ok"]]
     assert "of the receiver failed; it is restarted" in listener.errors[0].lastErrorMessage()
     assert "ValueError: the first time" in listener.errors[0].lastError()
-    assert [(info.name(), info.active()) for info in listener.started] == [("Given", True)]
+    assert [(info.name(), info.active()) for info in listener.started] == [("Scripted", True)]
 
 
 @pytest.mark.usefixtures("quick")
 def test_a_receiver_that_stops_is_over_and_its_records_are_kept(stream: Stream) -> None:
     listener = Everything()
     stream.ssc.addStreamingListener(listener)
-    receiver = given([lambda r: r.store("last words"), lambda r: r.stop("enough")])
+    receiver = scripted([lambda r: r.store("last words"), lambda r: r.stop("enough")])
     results = collected(stream.ssc.receiverStream(receiver))
     stream.ssc.start()
     wait_for(lambda: listener.stopped, "the receiver to stop")
@@ -207,7 +209,7 @@ def test_a_killed_worker_is_replaced(stream: Stream, tmp_path: Path) -> None:
         with open(path, "a") as file:
             file.write(f"{os.getpid()}\n")
 
-    stream.ssc.receiverStream(given([note])).foreachRDD(lambda rdd: None)
+    stream.ssc.receiverStream(scripted([note])).foreachRDD(lambda rdd: None)
     stream.ssc.start()
     wait_for(lambda: len(pids.read_text().split()) == 1, "the receiver")
     os.kill(int(pids.read_text()), signal.SIGKILL)
@@ -217,7 +219,7 @@ def test_a_killed_worker_is_replaced(stream: Stream, tmp_path: Path) -> None:
 @pytest.mark.usefixtures("quick")
 def test_a_graceful_stop_processes_all_that_was_received(sc: SparkContext) -> None:
     ssc = StreamingContext(sc, 0.2)
-    receiver = given([lambda r, n=n: r.storeRecord(n) for n in range(5000)])
+    receiver = scripted([lambda r, n=n: r.storeRecord(n) for n in range(5000)])
     results = collected(ssc.receiverStream(receiver))
     ssc.start()
     receivers = ssc._start.receivers
@@ -231,7 +233,7 @@ def test_a_graceful_stop_processes_all_that_was_received(sc: SparkContext) -> No
 
 def test_fewer_cores_than_receivers_and_one_are_refused(stream: Stream) -> None:
     for _ in range(2):
-        stream.ssc.receiverStream(given([])).pprint()
+        stream.ssc.receiverStream(scripted([])).pprint()
     with pytest.raises(
         SetupError, match=r"needs one more .* 3 cores, and Spark has 2 .*local\[3\]"
     ):
@@ -242,22 +244,22 @@ def test_fewer_cores_than_receivers_and_one_are_refused(stream: Stream) -> None:
 def test_a_receiver_that_cannot_travel_is_refused_by_attribute(
     stream: Stream, sc: SparkContext, value: Any
 ) -> None:
-    receiver = given([])
+    receiver = scripted([])
     receiver.helper = sc if value == "the SparkContext" else value  # type: ignore[attr-defined]
     stream.ssc.receiverStream(receiver).pprint()
     with pytest.raises(
         UsageError,
-        match=r"receiverStream at test_receivers.py:\d+: the attribute 'helper' of Given is a .*onStart",
+        match=r"receiverStream at test_receivers.py:\d+: the attribute 'helper' of Scripted is a .*onStart",
     ):
         stream.ssc.start()
 
 
 @pytest.mark.usefixtures("quick")
-def test_who_waits_in_vain_is_told_why(stream: Stream) -> None:
+def test_a_wait_in_vain_ends_with_the_error_of_the_receiver(stream: Stream) -> None:
     def fail(r: Any) -> None:
         raise ValueError("no such luck")
 
-    stream.ssc.receiverStream(given([fail])).pprint()
+    stream.ssc.receiverStream(scripted([fail])).pprint()
     stream.ssc.start()
     wait_for(lambda: "no such luck" in receivers_of(stream).last_errors(), "the error")
     with pytest.raises(StopTimeoutError, match=r"(?s)0 of 1 records .*ValueError: no such luck"):
@@ -265,17 +267,17 @@ def test_who_waits_in_vain_is_told_why(stream: Stream) -> None:
 
 
 @pytest.mark.parametrize("receiver", ["a name", Receiver, None])
-def test_what_is_no_receiver_is_refused(stream: Stream, receiver: Any) -> None:
+def test_an_object_that_is_no_receiver_is_refused(stream: Stream, receiver: Any) -> None:
     with pytest.raises(UsageError, match="an instance of a subclass of Receiver"):
         stream.ssc.receiverStream(receiver)
 
 
 @pytest.mark.usefixtures("quick")
-def test_what_was_received_and_not_processed_survives(runs: Runs) -> None:
+def test_received_records_that_were_not_processed_survive(runs: Runs) -> None:
     results = str(runs.results)
 
     def build(ssc: StreamingContext) -> None:
-        receiver = given([lambda r: r.store(list(range(100)))])
+        receiver = scripted([lambda r: r.store(list(range(100)))])
 
         def save(time: Any, rdd: Any) -> None:
             import json
@@ -297,13 +299,13 @@ def test_what_was_received_and_not_processed_survives(runs: Runs) -> None:
 
 
 @pytest.mark.usefixtures("quick")
-def test_without_the_log_what_is_lost_is_counted(
+def test_without_the_log_lost_records_are_counted(
     runs: Runs, setting: Setting, caplog: pytest.LogCaptureFixture
 ) -> None:
     setting("spark.streaming.receiver.writeAheadLog.enable", "false")
 
     def build(ssc: StreamingContext) -> None:
-        ssc.receiverStream(given([lambda r: r.store(["x"] * 7)])).foreachRDD(lambda rdd: None)
+        ssc.receiverStream(scripted([lambda r: r.store(["x"] * 7)])).foreachRDD(lambda rdd: None)
 
     ssc = runs.context(build)
     ssc.start()
@@ -331,7 +333,7 @@ def test_blocks_of_finished_batches_are_deleted_everywhere(
     runs: Runs, scratch_files: Callable[[], list[Path]]
 ) -> None:
     def build(ssc: StreamingContext) -> None:
-        receiver = given([lambda r: r.store(list(range(1000)))])
+        receiver = scripted([lambda r: r.store(list(range(1000)))])
         ssc.receiverStream(receiver).foreachRDD(lambda rdd: rdd.count())
 
     ssc = runs.context(build)
@@ -351,7 +353,7 @@ def test_blocks_of_finished_batches_are_deleted_everywhere(
 
 
 class Flood:
-    """A server that sends lines of 1,000 bytes as fast as it can, and knows how many it has sent."""
+    """A server that sends lines of 1,000 bytes as fast as it can, and counts them."""
 
     def __init__(self, lines: int) -> None:
         self._server = socket.create_server(("127.0.0.1", 0))
@@ -395,7 +397,7 @@ def test_a_flood_before_a_stalled_job_is_held_back_and_nothing_is_lost(
         return before > 0 and not threading.Event().wait(1.0) and flood.sent == before
 
     wait_for(stands_still, "the sender to be held back")
-    # 8 MB are held, some blocks of 8 MB wait or are being made, the rest is in the sockets.
+    # The receiver holds 8 MB, some blocks of 8 MB wait or are being made, the rest is in the sockets.
     assert flood.sent * 1000 < 60 * megabyte
     go_on.set()
     while sum(counts) < 100_000:
@@ -405,7 +407,9 @@ def test_a_flood_before_a_stalled_job_is_held_back_and_nothing_is_lost(
 
 
 @pytest.mark.usefixtures("quick")
-def test_what_is_posted_is_in_a_batch_when_it_is_answered(stream: Stream, tmp_path: Path) -> None:
+def test_a_posted_record_is_stored_when_the_post_is_answered(
+    stream: Stream, tmp_path: Path
+) -> None:
     address = tmp_path / "address"
     results = collected(
         stream.ssc.receiverStream(HttpReceiver(format="json", address_file=str(address)))
@@ -449,7 +453,7 @@ def test_messages_of_a_broker(stream: Stream, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_receiver_takes_in_no_more_than_it_may(
+def test_a_receiver_keeps_to_its_maximum_rate(
     new_stream: Callable[..., Stream], setting: Setting
 ) -> None:
     setting("spark.streaming.receiver.maxRate", "500")
@@ -462,7 +466,7 @@ def test_a_receiver_takes_in_no_more_than_it_may(
     before, began_ms = receivers_of(stream).records_received, clock.now_ms()
     stream.driver.wait_received(1000)
     taken = receivers_of(stream).records_received - before
-    # At the beginning a block may have been on its way, and at the end one is half full.
+    # A block may have been on its way at the beginning, and one is half full at the end.
     assert taken <= 500 * (clock.now_ms() - began_ms) / 1000 + 100
 
 
@@ -476,10 +480,11 @@ def test_backpressure_reaches_the_receiver_and_the_next_start(
     Slow.clock = runs.clock
 
     def build(ssc: StreamingContext) -> None:
-        receiver = given([lambda r: [r.store(list(range(50))) for _ in range(20)]])
+        receiver = scripted([lambda r: [r.store(list(range(50))) for _ in range(20)]])
 
         def slowly(rdd: Any) -> None:
-            from tests.streaming.scheduling.slow_output import Slow  # not a part of the program
+            # Imported here, so that the pickled program has a reference to it and not a copy.
+            from tests.streaming.scheduling.slow_output import Slow
 
             rdd.count()
             Slow.clock.advance(100)
@@ -500,7 +505,7 @@ def test_backpressure_reaches_the_receiver_and_the_next_start(
         driver.run()
     wait_for(lambda: rate(ssc) != 1000.0, "a new rate")
     driver.wait_received(1000)
-    driver.run()  # writes it down, and may find another one
+    driver.run()  # logs the rate, and may compute another one
     ssc.stop(stopSparkContext=False, stopGraceFully=True)
     logged = max((runs.checkpoint / "offsets").iterdir(), key=lambda path: int(path.name))
     conf = json.loads(logged.read_text().splitlines()[1])["conf"]

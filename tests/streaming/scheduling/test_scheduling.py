@@ -1,4 +1,4 @@
-"""Batches in order, their events, their names in Spark, and what is kept of them."""
+"""The order of batches, their events, their names in Spark, and the RDDs that are kept of them."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_concurrent_jobs_run_at_once(
     assert listener.batches[0].failures == {}
 
 
-def test_a_failing_operation_is_told_with_its_reason_and_the_stream_goes_on(
+def test_listeners_hear_why_an_operation_failed_and_the_stream_goes_on(
     stream: Stream, listener: Everything
 ) -> None:
     numbers = stream.ssc.queueStream([[1], [0], [2]])
@@ -216,7 +216,7 @@ def test_an_rdd_the_user_cached_stays_cached(sc: SparkContext, stream: Stream) -
     table.unpersist()
 
 
-def test_windows_keep_what_they_need_and_no_more(stream: Stream) -> None:
+def test_windows_keep_the_rdds_they_need_and_no_more(stream: Stream) -> None:
     numbers = stream.ssc.queueStream([[("k", n)] for n in range(20)])
     mapped = numbers.map(lambda pair: pair)
     collected(mapped.window(5))
@@ -263,7 +263,7 @@ def test_a_thousand_idle_batches_leave_nothing_behind(stream: Stream) -> None:
     assert all(len(node.generated) <= 1 for node in stream.ssc._graph._nodes)
 
 
-def test_batches_that_end_out_of_order_are_all_told_and_forgotten(
+def test_batches_that_end_out_of_order_are_all_announced_and_forgotten(
     setting: Callable[[str, str], None], stream: Stream, listener: Everything
 ) -> None:
     setting("spark.streaming.concurrentJobs", "2")
@@ -290,7 +290,7 @@ def test_batches_that_end_out_of_order_are_all_told_and_forgotten(
     stream.ssc.stop(stopSparkContext=False, stopGraceFully=True)
 
 
-def test_what_one_output_operation_sets_does_not_reach_the_next(
+def test_properties_set_by_one_output_operation_do_not_reach_the_next(
     sc: SparkContext, stream: Stream
 ) -> None:
     seen: list[str | None] = []

@@ -1,6 +1,6 @@
 """The graph of a DStream program: one node for each stream, which makes the RDDs of its batches.
 
-Nodes know their parents and what :mod:`graph_base` has; they know nothing of contexts and ``DStream``.
+Nodes know their parents and their :class:`GraphBase`, and nothing of contexts and ``DStream``.
 
 - ``node``: the base of all nodes; ``inputs``, ``transformations``, ``windows`` and ``reduced_windows``,
   ``outputs``: the kinds of nodes;
