@@ -354,6 +354,21 @@ def test_a_variable_that_cannot_be_pickled_is_named_at_start(
     assert not runs.checkpoint.exists() or list(runs.checkpoint.iterdir()) == []
 
 
+def test_a_function_that_uses_a_stream_is_named_at_start(runs: Runs) -> None:
+    def build(ssc: StreamingContext) -> None:
+        numbers = ssc.queueStream([[1]])
+
+        def use(rdd: Any) -> None:
+            numbers.union(rdd)
+
+        numbers.foreachRDD(use)
+
+    with pytest.raises(
+        NotRecoverableError, match=r"'use' uses 'numbers', a .*DStream.*combine streams with join"
+    ):
+        runs.context(build).start()
+
+
 def test_a_queue_of_rdds_cannot_be_durable(runs: Runs) -> None:
     def build(ssc: StreamingContext) -> None:
         ssc.queueStream([[1], runs.sc.parallelize([2])]).pprint()
