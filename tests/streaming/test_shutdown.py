@@ -119,7 +119,7 @@ def test_a_second_signal_stops_at_once_and_the_next_start_repairs(
     rest, errors = program.communicate(timeout=60)
     assert program.returncode == 128 + signal.SIGTERM
     assert "finished" not in rest
-    assert "runs again when the stream is started again" in errors
+    assert "unfinished batches run again when the stream is started again" in errors
     assert "Traceback" not in errors
     assert '"released": false' in owner.read_text()
     again = start_program("durable", str(tmp_path / "checkpoint"))
