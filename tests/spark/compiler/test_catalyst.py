@@ -3,36 +3,57 @@
 from __future__ import annotations
 
 import os
+import random
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
+from tidemill.errors import UnsupportedError
+from tidemill.spark.compiler.batch_output import PlannedBatch
+from tidemill.spark.compiler.batch_time import BatchTime
 from tidemill.spark.compiler.catalyst import Catalyst
+from tidemill.spark.compiler.compiled_plan import CompiledPlan
 from tidemill.spark.compiler.event_time import (
     EventTimes,
     WatermarkSpec,
+    delay_ms_below,
     delay_ms_of,
     event_time_column,
+    event_times,
+    is_watermark_metric,
     observed,
 )
-from tidemill.spark.compiler.placeholder import source_id_of
+from tidemill.spark.compiler.placeholder import source_id_of, streaming_leaves
+from tidemill.spark.compiler.plan_rewriting import StateSteps
 from tidemill.spark.compiler.query_compiler import QueryCompiler
+from tidemill.spark.compiler.row_counter import RowCounter
 from tidemill.spark.compiler.stateful.aggregation import (
     AGGREGATES,
+    AggregateSpec,
+    StatefulAggregation,
     exchange,
     is_final_over_partial,
     partition_of,
 )
+from tidemill.spark.compiler.stateful.deduplication import StatefulDeduplication
+from tidemill.spark.compiler.stateful.distinct_aggregates import with_sets
+from tidemill.spark.compiler.stateful.key_types import require_keys
+from tidemill.spark.compiler.stateful.state_steps import is_state_step
 from tidemill.spark.compiler.stream_leaves import (
+    FileLeaf,
     LeafBuilder,
+    PartitioningChangedError,
     SplitLeaf,
     is_fetch,
     template_file,
 )
+from tidemill.spark.session.settings import lasting_plan_settings
 from tidemill.testing import MemoryStream
 
 
@@ -65,6 +86,20 @@ def analyzed(df: DataFrame) -> Any:
 
 def found(c: Catalyst, plan: Any, name: str) -> Any:
     return next(node for node in c.walk(plan) if c.name(node) == name)
+
+
+def no_step(spec: Any) -> Any:
+    raise AssertionError(f"a query without state has no step for {spec}")
+
+
+NO_STEPS = StateSteps(no_step, no_step)
+
+
+def lasting_session(c: Catalyst) -> Any:
+    jsession = c.jsession.cloneSession()
+    for key, value in lasting_plan_settings(2).items():
+        jsession.conf().set(key, value)
+    return jsession
 
 
 # -- trees -------------------------------------------------------------------------------------------
@@ -106,6 +141,18 @@ def test_expressions_are_transformed(c: Catalyst, rows: DataFrame) -> None:
     assert c.dataframe(plan).count() == 1
 
 
+def test_expressions_in_a_list_are_transformed(c: Catalyst, rows: DataFrame) -> None:
+    literal = c.module("org.apache.spark.sql.catalyst.expressions.Literal")
+
+    def change(expression: Any) -> Any:
+        return literal.apply(7) if c.name(expression) == "Literal" else None
+
+    plan = c.transform_expressions(
+        analyzed(rows.select("k", (F.lit(1) + F.lit(2)).alias("n"))), change
+    )
+    assert c.dataframe(plan).first() == Row(k="a", n=14)
+
+
 def test_another_session_is_active_for_a_while(c: Catalyst, spark: SparkSession) -> None:
     sessions = c.jvm.org.apache.spark.sql.classic.SparkSession
     other = c.jsession.cloneSession()
@@ -113,12 +160,53 @@ def test_another_session_is_active_for_a_while(c: Catalyst, spark: SparkSession)
     with c.active(other):
         assert sessions.getActiveSession().get().equals(other)
     assert sessions.getActiveSession().get().equals(c.jsession)
+    sessions.clearActiveSession()
+    with c.active(other):
+        assert sessions.getActiveSession().get().equals(other)
+    assert sessions.getActiveSession().isEmpty()
+    sessions.setActiveSession(c.jsession)
 
 
 def test_the_schema_of_attributes(c: Catalyst, rows: DataFrame) -> None:
     assert c.schema_of(c.items(analyzed(rows).output())).simpleString() == (
         "struct<k:string,n:int>"
     )
+
+
+def test_equal_columns_of_a_join_are_found(c: Catalyst, rows: DataFrame) -> None:
+    def join(condition: Any) -> Any:
+        return found(c, analyzed(rows.alias("a").join(rows.alias("b"), condition)), "Join")
+
+    assert c.join_keys(join(F.expr("a.k = b.k"))) is not None
+    assert c.join_keys(join(F.expr("a.n < b.n"))) is None
+
+
+def test_a_plan_with_new_names_is_analyzed(c: Catalyst, rows: DataFrame) -> None:
+    parsed = c.module("org.apache.spark.sql.catalyst.parser.CatalystSqlParser").parseExpression(
+        "n + 1 as m"
+    )
+    project = c.logical.Project(c.seq([parsed]), analyzed(rows))
+    assert not project.resolved()
+    assert [row.m for row in c.dataframe(c.analyzed(project)).collect()] == [2, 3, 4, 5]
+
+
+def test_rows_of_the_jvm_are_rows_of_pyspark(c: Catalyst, rows: DataFrame) -> None:
+    collected = rows._jdf.queryExecution().executedPlan().executeCollectPublic()
+    assert [c.python_row(row) for row in collected] == rows.collect()
+
+
+def test_the_rows_of_an_rdd_are_counted_again_and_again(c: Catalyst, rows: DataFrame) -> None:
+    counter = RowCounter(c, rows._jdf.queryExecution().executedPlan().execute())
+    assert [counter.count(), counter.count()] == [4, 4]
+
+
+def test_types_whose_equal_values_are_equal_bytes(c: Catalyst, spark: SparkSession) -> None:
+    table = spark.sql("SELECT 'a' a, 'a' collate UTF8_LCASE b, map(1, 2) c, array(map(1, 2)) d")
+    plain, *others = c.items(analyzed(table).output())
+    require_keys(c, "groupBy", [plain])
+    for key in others:
+        with pytest.raises(UnsupportedError, match="groupBy over a stream by"):
+            require_keys(c, "groupBy", [key])
 
 
 def test_a_python_function_is_a_node(c: Catalyst, rows: DataFrame, spark: SparkSession) -> None:
@@ -156,6 +244,16 @@ def test_asking_for_the_time_is_found(streaming: DataFrame) -> None:
         assert QueryCompiler(df, "append").outline().reads_the_clock
 
 
+def test_the_time_of_the_batch_is_put_in_place(c: Catalyst, rows: DataFrame) -> None:
+    functions = ("current_timestamp()", "now()", "current_date()", "localtimestamp()")
+    asking = rows.limit(1).selectExpr(*(f"string({each}) c{n}" for n, each in enumerate(functions)))
+    batch_time = BatchTime(c)
+    assert batch_time.is_asked_by(analyzed(asking))
+    plan = batch_time.in_plan(analyzed(asking), 86_400_000)
+    moment = "1970-01-02 00:00:00"
+    assert tuple(c.dataframe(plan).first() or ()) == (moment, moment, moment[:10], moment)
+
+
 @pytest.mark.parametrize("tasks", [1, 3])
 def test_a_split_leaf_runs_its_function_in_tasks(
     tasks: int, c: Catalyst, streaming: DataFrame
@@ -177,6 +275,34 @@ def test_a_split_leaf_runs_its_function_in_tasks(
     assert len(leaves) == 1
     # Spark must not think that the stream is small enough to be broadcast.
     assert c.dataset(leaf).queryExecution().optimizedPlan().stats().sizeInBytes() > 1 << 40
+
+
+def test_the_leaves_of_a_dataframe(streaming: DataFrame, spark: SparkSession) -> None:
+    streaming.createOrReplaceTempView("catalyst_leaves")
+    df = spark.sql("WITH a AS (SELECT k FROM catalyst_leaves) SELECT * FROM a UNION ALL SELECT 'x'")
+    (leaf,) = streaming_leaves(df)
+    assert leaf.source_id == source_id_of(analyzed(streaming))
+    assert leaf.description.startswith("StreamingRelation")
+
+
+def test_a_file_leaf_scans_the_files_of_each_batch(
+    c: Catalyst, spark: SparkSession, tmp_path: Path
+) -> None:
+    for day, lines in ((1, 2), (2, 3)):
+        (tmp_path / f"day={day}").mkdir()
+        (tmp_path / f"day={day}" / "rows.json").write_text('{"n": 1}\n' * lines)
+    df = spark.readStream.schema("n int, day int").json(str(tmp_path))
+    compiler = QueryCompiler(df.where("n = 1"), "append")
+    (source_id,) = compiler.outline().source_ids
+    compiled = compiler.compile({source_id: FileLeaf()}, NO_STEPS, 1, single=True)
+    for day, lines in ((1, 2), (2, 3)):
+        batch = compiled.for_batch({source_id: [f"file://{tmp_path}/day={day}/rows.json"]})
+        assert [tuple(c.python_row(row)) for row in batch.collect()] == [(1, day)] * lines
+        assert batch.rows_scanned(source_id) == lines
+    unpartitioned = compiler.compile({source_id: FileLeaf(())}, NO_STEPS, 1, single=True)
+    with pytest.raises(PartitioningChangedError) as error:
+        unpartitioned.for_batch({source_id: [f"file://{tmp_path}/day=1/rows.json"]})
+    assert error.value.partition_columns == ("day",)
 
 
 def test_a_template_file_takes_no_room() -> None:
@@ -241,13 +367,145 @@ def test_state_is_placed_as_an_exchange_places_rows(
     )
 
 
+@pytest.mark.parametrize("single", [False, True])
+def test_state_steps_stand_around_the_merge(single: bool, c: Catalyst, rows: DataFrame) -> None:
+    names: list[str] = []
+
+    def pass_on(batches: Any) -> Any:
+        return batches
+
+    def without_partition(batches: Any) -> Any:
+        for batch in batches:
+            yield batch.select(names)
+
+    def steps(spec: AggregateSpec) -> Any:
+        names.extend(spec.schema.names)
+        return pass_on, without_partition
+
+    plan = rows.groupBy("k").agg(F.sum("n").alias("n"))._jdf.queryExecution().sparkPlan()
+    final = next(inner for inner in c.walk(plan) if is_final_over_partial(c, inner))
+    aggregation = StatefulAggregation(c, steps, 2, single)
+    rebuilt, spec = aggregation.rebuild("0", final, final.child().child())
+    assert (spec.key_count, spec.schema.simpleString()) == (1, "struct<k0:string,b0:bigint>")
+    found_steps = [node for node in c.walk(rebuilt) if is_state_step(c, node)]
+    assert len(found_steps) == 2
+    preparing = c.module("org.apache.spark.sql.execution.QueryExecution")
+    executed = preparing.prepareExecutedPlan(lasting_session(c), rebuilt)
+    results = [tuple(c.python_row(row)) for row in executed.executeCollectPublic()]
+    assert sorted(results, key=repr) == [("a", 4), ("b", 2), (None, 4)]
+
+
+@pytest.mark.parametrize("single", [False, True])
+def test_a_state_step_takes_the_place_of_a_deduplication(
+    single: bool, c: Catalyst, rows: DataFrame
+) -> None:
+    def step(batches: Any) -> Any:
+        for batch in batches:
+            yield batch.select(["c0", "c1"])
+
+    child = analyzed(rows)
+    keys = c.items(child.output())[:1]
+    deduplication = StatefulDeduplication(c, lambda spec: step, 2, single)
+    plan, spec = deduplication.rebuild("0", keys, child, None, None)
+    assert (spec.key_indexes, spec.keys) == ((0,), ("k string",))
+    df = c.dataframe(plan)
+    assert df.columns == ["k", "n"]
+    assert df.rdd.getNumPartitions() == (1 if single else 2)
+    assert df.count() == 4
+
+
+def test_distinct_aggregates_are_computed_from_sets(c: Catalyst, spark: SparkSession) -> None:
+    table = spark.sql(
+        "SELECT * FROM VALUES (1, 0.0D, 1.5BD), (1, -0.0D, 2.5BD), (2, null, 2.5BD) AS t(a, b, d)"
+    )
+    functions = (
+        "count(DISTINCT a)",
+        "count(DISTINCT b)",
+        "count(DISTINCT a, b)",
+        "sum(DISTINCT d)",
+        "avg(DISTINCT d)",
+        "max(DISTINCT a)",
+        "count(DISTINCT a) FILTER (WHERE a > 1)",
+    )
+    df = table.agg(*(F.expr(function) for function in functions))
+    rewritten = with_sets(c, found(c, analyzed(df), "Aggregate"))
+    assert rewritten.resolved()
+    assert not any(
+        part.isDistinct()
+        for expression in c.expressions_of(rewritten)
+        for part in c.parts(expression)
+        if c.name(part) == "AggregateExpression"
+    )
+    assert tuple(c.dataframe(rewritten).first() or ()) == tuple(df.first() or ())
+
+
+# -- the compiled plan -------------------------------------------------------------------------------
+
+
+def random_numbers(batches: Any) -> Any:
+    """One row in each task: never the same row twice."""
+    for _ in batches:
+        pass
+    columns = [pa.array([None], pa.timestamp("us", "UTC")), pa.array(["a"]),
+               pa.array([random.SystemRandom().getrandbits(30)], pa.int32())]  # fmt: skip
+    yield pa.RecordBatch.from_arrays(columns, names=["t", "k", "n"])
+
+
+def compiled_from(df: DataFrame) -> CompiledPlan:
+    compiler = QueryCompiler(df, "append")
+    (source_id,) = compiler.outline().source_ids
+    return compiler.compile({source_id: SplitLeaf(random_numbers)}, NO_STEPS, 2, False, tasks=2)
+
+
+@pytest.mark.parametrize("joins", [False, True])
+def test_an_exchange_of_the_stream_is_computed_for_every_batch(
+    joins: bool, c: Catalyst, streaming: DataFrame, rows: DataFrame
+) -> None:
+    df = streaming.join(rows.select("k").distinct(), "k") if joins else streaming
+    compiled = compiled_from(df.repartition(2, "n").select("n"))
+    assert compiled.lasting() is None
+    seen = [c.python_row(row).n for _ in range(2) for row in compiled.for_batch({}).collect()]
+    assert len(seen) == len(set(seen)) == 4
+
+
+def test_a_plan_without_an_exchange_runs_for_every_batch(streaming: DataFrame) -> None:
+    compiled = compiled_from(streaming.observe("seen", F.count("n").alias("rows")))
+    for _ in range(2):
+        batch = compiled.for_batch({})
+        assert batch.count() == 2
+        assert batch.metrics() == ([], {"seen": Row(rows=2)})
+    plan, _ = compiled.lasting() or (None, None)
+    assert plan is (compiled.lasting() or (None, None))[0]
+
+
+def test_the_rows_of_a_batch_are_a_dataframe_for_its_sink(
+    spark: SparkSession, streaming: DataFrame
+) -> None:
+    compiled = compiled_from(streaming.select("k"))
+    output = PlannedBatch(spark, compiled.for_batch({}), 0, False, must_run_once=True)
+    assert output.collected().collect() == [Row(k="a"), Row(k="a")]
+    output = PlannedBatch(spark, compiled.for_batch({}), 1, False, must_run_once=True)
+    assert output.dataframe().collect() == [Row(k="a"), Row(k="a")]
+    output.done()
+
+
 # -- event time --------------------------------------------------------------------------------------
 
 
-def test_a_watermark_is_observed(c: Catalyst, streaming: DataFrame, spark: SparkSession) -> None:
+@pytest.mark.parametrize(
+    "time",
+    [
+        "timestamp'1970-01-01 00:00:02'",
+        "struct(timestamp'1970-01-01 00:00:01' AS start, timestamp'1970-01-01 00:00:02' AS end)",
+    ],
+    ids=["timestamp", "window"],
+)
+def test_a_watermark_is_observed(
+    time: str, c: Catalyst, streaming: DataFrame, spark: SparkSession
+) -> None:
     node = found(c, analyzed(streaming.withWatermark("t", "90 seconds")), "EventTimeWatermark")
     assert delay_ms_of(c, node) == 90_000
-    table = spark.sql("SELECT timestamp'1970-01-01 00:00:02' t UNION ALL SELECT null")
+    table = spark.sql(f"SELECT {time} t UNION ALL SELECT null")
     column = c.items(analyzed(table).output())[0]
     plan, spec = observed(c, _Watermark(node, column), analyzed(table), 0)
     assert spec == WatermarkSpec("tidemill.watermark.0", "t", 90_000)
@@ -255,9 +513,29 @@ def test_a_watermark_is_observed(c: Catalyst, streaming: DataFrame, spark: Spark
     physical = execution.executedPlan()
     physical.executeCollectPublic()
     collect = c.module("org.apache.spark.sql.execution.CollectMetricsExec").collect(physical)
-    row = collect.get(spec.metric).get()
-    assert [row.get(index) for index in range(3)] == [1, 2_000_000, 2_000_000]
-    assert EventTimes(0).count == 0
+    times = event_times(collect.get(spec.metric).get())
+    assert times == EventTimes(1, 2_000_000, 2_000_000, 2_000_000.0)
+    assert times.max_ms == 2_000
+    assert is_watermark_metric(spec.metric)
+
+
+def test_spark_refuses_a_watermark_on_a_time_without_a_zone(streaming: DataFrame) -> None:
+    df = streaming.select(F.col("t").cast("timestamp_ntz"))
+    with pytest.raises(AnalysisException, match="EVENT_TIME_IS_NOT_ON_TIMESTAMP_TYPE"):
+        df.withWatermark("t", "1 minute")
+
+
+def test_the_delay_of_a_watermark_below_is_found(c: Catalyst, streaming: DataFrame) -> None:
+    df = streaming.withWatermark("t", "2 minutes").dropDuplicatesWithinWatermark(["k"])
+    node = found(c, analyzed(df), "DeduplicateWithinWatermark")
+    assert [str(key.name()) for key in c.items(node.keys())] == ["k"]
+    assert delay_ms_below(c, node.child()) == 120_000
+
+
+def test_a_session_window_is_marked(c: Catalyst, streaming: DataFrame) -> None:
+    df = streaming.groupBy(F.session_window("t", "5 minutes")).count()
+    keys = c.items(found(c, analyzed(df), "Aggregate").groupingExpressions())
+    assert any(key.toAttribute().metadata().contains("spark.sessionWindow") for key in keys)
 
 
 class _Watermark:

@@ -13,7 +13,6 @@ from tidemill.spark.compiler.catalyst import Catalyst, Node
 from tidemill.tasks.event_time import EventTimeColumn
 
 _METRIC = "tidemill.watermark."
-_EVAL_MODE = "org.apache.spark.sql.catalyst.expressions.EvalMode"
 
 
 @dataclass(frozen=True)
@@ -70,10 +69,6 @@ def observed(
     time: Node = column
     if c.name(column.dataType()) == "StructType":  # a window: its end
         time = c.expressions.GetStructField(column, column.dataType().fieldIndex("end"), c.none)
-    if c.name(time.dataType()).startswith("TimestampNTZ"):
-        utc = c.some("UTC")
-        timestamp = c.module("org.apache.spark.sql.types.TimestampType")
-        time = c.expressions.Cast(time, timestamp, utc, c.module(_EVAL_MODE).apply(False))
     micros = c.expressions.UnixMicros(time)
     aggregate = c.expressions.aggregate
     functions = {
