@@ -8,11 +8,16 @@ from typing import Any
 
 import pyspark.streaming
 import pytest
+from pyspark.serializers import CloudPickleSerializer
 
 import tidemill
 import tidemill.receivers
 import tidemill.streaming
 import tidemill.testing
+from tidemill.errors import UnsupportedError
+from tidemill.streaming import DStream, StreamingContext
+from tidemill.streaming.kinesis import KinesisUtils, utf8_decoder
+from tidemill.streaming.util import TransformFunction, TransformFunctionSerializer, rddToFileName
 
 MODULES = ["", ".context", ".dstream", ".listener", ".util", ".kinesis"]
 
@@ -99,8 +104,6 @@ def test_the_public_surface_is_exactly_this() -> None:
     receivers = ["HttpReceiver", "MqttReceiver", "MqttTls", "Receiver", "register_receiver"]
     assert sorted(tidemill.receivers.__all__) == receivers
     assert [getattr(tidemill.receivers, name).__name__ for name in receivers] == receivers
-    from tidemill.streaming import DStream, StreamingContext
-
     beyond_pyspark = {
         name
         for ours, theirs in (
@@ -117,14 +120,6 @@ def test_the_public_surface_is_exactly_this() -> None:
 
 
 def test_the_helpers_of_util_work() -> None:
-    from pyspark.serializers import CloudPickleSerializer
-
-    from tidemill.streaming.util import (
-        TransformFunction,
-        TransformFunctionSerializer,
-        rddToFileName,
-    )
-
     function = TransformFunction(None, lambda time, rdd: (time.year, rdd))
     assert function.call(1_600_000_000_000, ["rdd"]) == (2020, "rdd")  # type: ignore[list-item]
     serializer = TransformFunctionSerializer(None, CloudPickleSerializer())
@@ -139,9 +134,6 @@ def test_the_helpers_of_util_work() -> None:
 
 
 def test_kinesis_says_what_to_do_instead() -> None:
-    from tidemill.errors import UnsupportedError
-    from tidemill.streaming.kinesis import KinesisUtils, utf8_decoder
-
     assert utf8_decoder(b"x") == "x"
     with pytest.raises(UnsupportedError, match="Firehose"):
         KinesisUtils.createStream(None, "", "", "", "", "", 1)  # type: ignore[arg-type]

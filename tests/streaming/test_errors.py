@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from typing import Any
 
 import pytest
@@ -65,8 +66,6 @@ def test_an_error_of_spark_itself(stream: Stream, sc: SparkContext) -> None:
 
 
 def test_an_error_in_a_function_that_cannot_be_sent_to_the_executors(stream: Stream) -> None:
-    import threading
-
     lock = threading.Lock()
     stream.ssc.queueStream([[1]]).map(lambda x: lock).foreachRDD(lambda rdd: rdd.collect())
     error = failure_of(stream)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 from operator import add
 from pathlib import Path
 from typing import Any
@@ -117,8 +118,6 @@ def test_functions_may_ask_for_the_time(stream: Stream) -> None:
 
 
 def test_functions_of_all_kinds_are_accepted(stream: Stream) -> None:
-    from functools import partial
-
     class Sink:
         def __init__(self) -> None:
             self.seen: list[Any] = []

@@ -15,6 +15,9 @@ import pytest
 from pyspark import SparkContext
 
 from tests.streaming.program.restarts import Runs, save
+from tidemill.checkpoint import local_storage
+from tidemill.checkpoint.local_storage import LocalStorage
+from tidemill.checkpoint.program_file import read_header, read_program, write_program
 from tidemill.errors import (
     CheckpointInUseError,
     DamagedCheckpointError,
@@ -160,9 +163,6 @@ def test_counts_by_window_survive(new_runs: Callable[[str], Runs]) -> None:
 
 
 def test_the_configuration_is_recovered_without_secrets(runs: Runs) -> None:
-    from tidemill.checkpoint.local_storage import LocalStorage
-    from tidemill.checkpoint.program_file import read_header
-
     runs.run(count_words(runs), 1)
     header = read_header(LocalStorage(str(runs.checkpoint)))
     assert header is not None
@@ -290,9 +290,6 @@ def test_a_program_of_another_python_is_refused(runs: Runs) -> None:
 def test_a_program_whose_classes_have_moved_can_only_be_upgraded(
     runs: Runs, path: bytes, other_path: bytes, missing: str
 ) -> None:
-    from tidemill.checkpoint.local_storage import LocalStorage
-    from tidemill.checkpoint.program_file import read_program, write_program
-
     runs.run(count_words(runs), 2)
     storage = LocalStorage(str(runs.checkpoint))
     program = read_program(storage)
@@ -388,8 +385,6 @@ def test_two_operators_cannot_have_one_name(runs: Runs) -> None:
 def test_a_disk_that_is_full_halts_the_stream_and_loses_nothing(
     runs: Runs, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from tidemill.checkpoint import local_storage
-
     build = count_words(runs)
     ssc = runs.context(build)
     ssc.start()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from operator import add
@@ -307,8 +308,6 @@ def test_properties_set_by_one_output_operation_do_not_reach_the_next(
 
 
 def test_sys_exit_in_a_function_is_an_error_not_a_dead_stream(stream: Stream) -> None:
-    import sys
-
     numbers = stream.ssc.queueStream([[1], [2], [3]])
     numbers.transform(lambda rdd: sys.exit(4) if rdd.first() == 1 else rdd).pprint()
     numbers.foreachRDD(lambda rdd: sys.exit(3) if rdd.first() == 2 else None)
