@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.batches.number_source import Numbers
+from tests.batches.planning import plan_batch
 from tidemill.batches.batch import AdmissionLimit, OffsetRange
 from tidemill.batches.planner import BatchPlanner, PlannedSource
 from tidemill.batches.rate_controller import RateController
@@ -33,10 +34,11 @@ class Run:
         self.source.reach = 1 << 40
         self.controller = RateController(PIDRateEstimator(1000), max_rate_per_s, initial_rate_per_s)
         self.clock = ManualClock()
+        self.storage = None if path is None else LocalStorage(str(path))
         self.planner = BatchPlanner(
             {0: PlannedSource("numbers", self.source, AdmissionLimit(max_records=5000), self.controller)},
             self.clock,
-            None if path is None else LocalStorage(str(path)),
+            self.storage,
             batch_interval_ms=1000,
         )  # fmt: skip
         self.planner.start(0)
@@ -44,7 +46,7 @@ class Run:
     def plan(self) -> int:
         """The next batch; how many records it has."""
         self.clock.advance(1000)
-        range_ = self.planner.plan(self.clock.now_ms()).ranges[0]
+        range_ = plan_batch(self.planner, self.clock.now_ms(), self.storage).ranges[0]
         return int(range_.end - range_.start)
 
     def process(self, taken: int, processing_ms: int) -> None:
@@ -77,7 +79,7 @@ def test_without_an_estimate_only_the_static_limit_holds_and_no_rate_is_logged(
 ) -> None:
     run = Run(tmp_path)
     assert run.plan() == 5000
-    assert set(conf_of(tmp_path, 0)) == {"tidemill.sources"}
+    assert set(conf_of(tmp_path, 0)) == {"tidemill.sources", "tidemill.tasks"}
 
 
 def test_the_rate_that_held_is_in_the_log(tmp_path: Path) -> None:
@@ -117,9 +119,10 @@ def test_other_sources_and_runs_without_controllers_take_no_notice(tmp_path: Pat
     )  # fmt: skip
     planner.start(0)
     planner.restore(BatchLog(LocalStorage(str(tmp_path))).load())
-    assert planner.plan(2000).ranges[0] == OffsetRange(150, 1 << 40)
+    batch = plan_batch(planner, 2000, LocalStorage(str(tmp_path)))
+    assert batch.ranges[0] == OffsetRange(150, 1 << 40)
     assert controller.rate_per_s is None
-    assert set(conf_of(tmp_path, 1)) == {"tidemill.sources"}
+    assert set(conf_of(tmp_path, 1)) == {"tidemill.sources", "tidemill.tasks"}
 
 
 @given(

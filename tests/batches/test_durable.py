@@ -47,8 +47,7 @@ def written(tmp_path: Path) -> Path:
     """A directory with five batches, of which three are committed."""
     durable = open_in(tmp_path / "ck")
     for batch_id in range(5):
-        durable.log.write_offsets(batch_id, record(batch_id))
-        durable.planned(batch_id)
+        durable.write_offsets(batch_id, record(batch_id))
     for batch_id in range(3):
         durable.commit(batch_id, CommitRecord())
     durable.close()
@@ -195,8 +194,7 @@ class InMemory:
         return InMemory(self.storage)
 
     def plan(self, batch_id: int) -> None:
-        self.durable.log.write_offsets(batch_id, record(batch_id))
-        self.durable.planned(batch_id)
+        self.durable.write_offsets(batch_id, record(batch_id))
 
     def numbers(self, folder: str) -> set[int]:
         return {int(name) for name in self.storage.list(folder)}

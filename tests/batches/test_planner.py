@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.batches.number_source import Numbers
+from tests.batches.planning import plan_batch
 from tidemill.batches.batch import AdmissionLimit, OffsetRange
 from tidemill.batches.parallelism import (
     BYTES_PER_TASK,
@@ -34,7 +35,7 @@ def test_batches_cover_every_offset_once_and_respect_the_limit(
     covered: list[int] = []
     for number, arrived in enumerate(arrivals):
         source.reach += arrived
-        batch = planner.plan(number * 1000)
+        batch = plan_batch(planner, number * 1000)
         assert (batch.batch_id, batch.time_ms) == (number, number * 1000)
         range_ = batch.ranges[5]
         assert range_.end - range_.start <= most
@@ -52,9 +53,9 @@ def test_a_source_that_fails_moves_no_source_forward() -> None:
     planner.start(0)
     bad.broken = True
     with pytest.raises(OSError, match="away"):
-        planner.plan(1000)
+        plan_batch(planner, 1000)
     bad.broken = False
-    batch = planner.plan(2000)
+    batch = plan_batch(planner, 2000)
     assert batch.batch_id == 0
     assert batch.ranges == {0: OffsetRange(0, 3), 1: OffsetRange(0, 3)}
 
@@ -64,7 +65,7 @@ def test_start_commit_and_stop_reach_the_sources() -> None:
     planner = BatchPlanner({0: PlannedSource("numbers", source)}, ManualClock())
     planner.start(500)
     source.reach = 4
-    planner.commit(planner.plan(1000))
+    planner.commit(plan_batch(planner, 1000))
     planner.stop()
     assert source.committed == [4]
     assert source.events == ["start 500", "stop"]
@@ -89,7 +90,7 @@ def test_a_planner_that_is_restored_has_the_same_batches_and_goes_on(
     planned = []
     for number, arrived in enumerate(arrivals):
         source.reach += arrived
-        planned.append(planner.plan(number * 1000))
+        planned.append(plan_batch(planner, number * 1000, LocalStorage(str(path))))
     done = data.draw(st.integers(0, len(arrivals)))
     for batch_id in range(done):
         log.write_commit(batch_id, CommitRecord())
@@ -100,7 +101,7 @@ def test_a_planner_that_is_restored_has_the_same_batches_and_goes_on(
     logged = log.load()
     assert restored.restore(logged) == planned
     assert logged.unfinished == list(range(done, len(arrivals)))
-    following = restored.plan(99_000)
+    following = plan_batch(restored, 99_000)
     assert following.batch_id == len(arrivals)
     assert following.ranges[0] == OffsetRange(source.reach, source.reach + 3)
 
@@ -115,7 +116,7 @@ def test_where_a_stream_began_is_asked_once(tmp_path: Path) -> None:
     durable_planner(tmp_path, first)
     later = Growing()
     later.reach = 50
-    assert durable_planner(tmp_path, later).plan(1000).ranges[0] == OffsetRange(7, 50)
+    assert plan_batch(durable_planner(tmp_path, later), 1000).ranges[0] == OffsetRange(7, 50)
 
 
 def test_a_plan_that_cannot_be_written_is_no_plan(
@@ -129,9 +130,9 @@ def test_a_plan_that_cannot_be_written_is_no_plan(
             BatchLog, "write_offsets", lambda *_: (_ for _ in ()).throw(OSError("full"))
         )
         with pytest.raises(OSError, match="full"):
-            planner.plan(1000)
+            plan_batch(planner, 1000, LocalStorage(str(tmp_path)))
     source.reach = 5
-    batch = planner.plan(2000)
+    batch = plan_batch(planner, 2000)
     assert (batch.batch_id, batch.ranges[0]) == (0, OffsetRange(0, 5))
 
 

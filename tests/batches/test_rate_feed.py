@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-import pytest
-
 from tidemill.batches.rate_controller import RateController
 from tidemill.batches.rate_estimator import RateEstimator
 from tidemill.batches.rate_feed import RateFeed
-from tidemill.progress.batch_info import BatchInfo, OutputOperationInfo, StreamInputInfo
-from tidemill.progress.events import BatchCompleted, BatchStarted, BatchSubmitted
-from tidemill.progress.listener_bus import ListenerBus
+from tidemill.progress.batch_info import ProcessedBatch
 
 
 class Heard(RateEstimator):
@@ -30,46 +24,23 @@ class Heard(RateEstimator):
         return rate_per_s
 
 
-INFO = BatchInfo(
-    1000,
-    {0: StreamInputInfo(0, 30), 1: StreamInputInfo(1, None), 2: StreamInputInfo(2, 7)},
-    submission_ms=1010,
-    processing_start_ms=1050,
-    processing_end_ms=1450,
-    outputs={0: OutputOperationInfo(1000, 0, "pprint", "pprint at app.py:3")},
-)
-
-
-def heard_of(*infos: BatchInfo) -> dict[int, list[tuple[int, int, int, int]]]:
+def heard_of(*batches: ProcessedBatch) -> dict[int, list[tuple[int, int, int, int]]]:
     estimators = {source_id: Heard() for source_id in (0, 1, 9)}
-    bus = ListenerBus("test")
-    bus.add_listener(RateFeed({n: RateController(heard) for n, heard in estimators.items()}))
-    bus.start()
-    for info in infos:
-        for event in (BatchSubmitted, BatchStarted, BatchCompleted):
-            bus.post(event(info))
-    assert bus.wait_until_empty(30)
-    bus.stop()
+    feed = RateFeed({n: RateController(heard) for n, heard in estimators.items()})
+    for batch in batches:
+        feed.learn(batch)
     return {source_id: heard.batches for source_id, heard in estimators.items()}
 
 
-def test_inputs_that_can_count_are_told_of_each_batch_once() -> None:
-    second = replace(INFO, submission_ms=2000, processing_start_ms=2000, processing_end_ms=2100)
-    assert heard_of(INFO, second) == {
+def test_sources_that_can_count_are_told_of_each_batch_once() -> None:
+    first = ProcessedBatch(7, 1050, 1450, 40, {0: 30, 1: None, 2: 7})
+    second = ProcessedBatch(8, 2000, 2100, 0, {0: 30, 1: None, 2: 7})
+    assert heard_of(first, second) == {
         0: [(1450, 30, 400, 40), (2100, 30, 100, 0)],
         1: [],  # cannot count
         9: [],  # was not in the batch
     }
 
 
-@pytest.mark.parametrize(
-    "info",
-    [
-        replace(INFO, outputs={0: replace(INFO.outputs[0], failure="ZeroDivisionError")}),
-        replace(INFO, processing_end_ms=None),
-        replace(INFO, processing_start_ms=None),
-    ],
-    ids=["failed", "has not ended", "has not begun"],
-)
-def test_a_batch_that_did_not_succeed_says_nothing(info: BatchInfo) -> None:
-    assert heard_of(info)[0] == []
+def test_a_batch_that_failed_has_no_counts_and_says_nothing() -> None:
+    assert heard_of(ProcessedBatch(7, 1050, 1450, 40, {}))[0] == []

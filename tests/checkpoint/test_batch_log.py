@@ -56,12 +56,19 @@ names = st.text() | st.sampled_from(['"', "a\nb", "-", "v1", "\u2028", "ü/ß", 
     st.integers(),
     st.dictionaries(names, json_values, max_size=3),
     st.integers(),
-    st.dictionaries(names.filter(lambda name: name != module.SOURCES_KEY), st.text(), max_size=3),
+    st.integers(0, 1 << 20),
+    st.integers(0, 1 << 20),
+    st.dictionaries(names.filter(lambda name: name not in module.OWN_KEYS), st.text(), max_size=3),
 )
 def test_offsets_come_back(
-    time_ms: int, offsets: dict[str, Any], watermark_ms: int, conf: dict[str, str]
+    time_ms: int,
+    offsets: dict[str, Any],
+    watermark_ms: int,
+    tasks: int,
+    partitions: int,
+    conf: dict[str, str],
 ) -> None:
-    record = OffsetRecord(time_ms, offsets, watermark_ms, conf)
+    record = OffsetRecord(time_ms, offsets, watermark_ms, tasks, partitions, conf=conf)
     text = record.to_text()
     assert OffsetRecord.parse(text) == record
     assert list(OffsetRecord.parse(text).offsets) == list(offsets)
@@ -191,7 +198,8 @@ def test_what_spark_has_written_can_be_read(tmp_path: Path) -> None:
     assert first.offsets == {"0": 0, "1": {"logOffset": 0}, "2": None}
     assert second.offsets == {"0": 4, "1": {"logOffset": 1}, "2": {"topic-0": {"0": 23}}}
     assert (first.batch_time_ms, second.watermark_ms) == (1_794_801_054_291, 250)
-    assert first.conf == json.loads(SPARK_CONF)
+    assert {**first.conf, module.PARTITIONS_KEY: str(first.partitions)} == json.loads(SPARK_CONF)
+    assert first.tasks == 0
     assert logged.commits == {0: CommitRecord({}, 250)}
     assert logged.unfinished == [1]
     assert log.stream_id() == "6287cacf-4102-4b93-9a4e-4416dba2c27f"
@@ -447,7 +455,7 @@ def test_the_second_format_of_sparks_offsets_is_read() -> None:
         7,
         {"0": {"logOffset": 0}, "1": {"offset": 2, "timestamp": 1000}, "late": None},
         5,
-        {"a": "b"},
+        conf={"a": "b"},
     )
 
 

@@ -26,7 +26,7 @@ IN_TASKS = {
     "state.after-version": 8,
     "state.before-snapshot": 2,
 }
-IN_DRIVER = ["batch.after-offsets", "query.before-sink", "sink.moved", "batch.before-commit"]
+IN_DRIVER = ["batch.after-offsets", "batch.before-run", "sink.moved", "batch.before-commit"]
 
 
 class ClusterProgram(QueryProgram):

@@ -149,6 +149,54 @@ def test_a_failing_batch_leaves_nothing(subject: Subject) -> None:
     check(subject, [FULL, NULLS])
 
 
+def test_nothing_is_seen_before_the_commit(subject: Subject) -> None:
+    query = subject.query
+    if isinstance(query.sink, (ForeachSink, ForeachBatchSink)):
+        assert not query.sink.exactly_once  # it cannot hide rows, and says so
+        return
+    query.write(0, [FULL])
+    query.stage(1, [NULLS])
+    check(subject, [FULL])
+    query.sink.commit(1)
+    check(subject, [FULL, NULLS])
+
+
+def test_a_batch_that_was_staged_and_given_up_is_staged_again(subject: Subject) -> None:
+    query = subject.query
+    if isinstance(query.sink, (ForeachSink, ForeachBatchSink)):
+        pytest.skip("has its effects when it stages, and says so")
+    query.stage(0, [FULL, FULL])
+    query.stage(0, [NULLS])
+    query.sink.commit(0)
+    check(subject, [NULLS])
+    query.write(1, [FULL])
+    check(subject, [NULLS, FULL])
+
+
+def test_a_commit_may_be_repeated(subject: Subject) -> None:
+    query = subject.query
+    query.write(0, [FULL])
+    if query.sink.exactly_once and not isinstance(query.sink, NoopSink):
+        assert query.sink.has_batch(0)
+    assert not query.sink.has_batch(1)
+    query.sink.commit(0)
+    check(subject, [FULL])
+    query.write(1, [NULLS])
+    query.sink.commit(1)
+    check(subject, [FULL, NULLS])
+
+
+def test_what_was_staged_before_a_crash_is_never_seen(subject: Subject) -> None:
+    query = subject.query
+    if isinstance(query.sink, (ForeachSink, ForeachBatchSink)) or not subject.survives:
+        pytest.skip("has its effects when it stages, or does not survive its driver")
+    query.write(0, [FULL])
+    query.stage(1, [FULL, FULL])
+    query.start(subject.make())  # nobody has stopped the first one
+    query.write(1, [NULLS])
+    check(subject, [FULL, NULLS])
+
+
 def test_stop_is_idempotent(subject: Subject) -> None:
     subject.query.write(0, [FULL])
     subject.query.sink.stop()

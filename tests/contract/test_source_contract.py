@@ -97,11 +97,11 @@ def test_every_portion_is_read_once_in_order_and_again_the_same(subject: Subject
     source.start(RUNTIME)
     subject.add_third()
     ranges = take_all(source, source.initial_offset(), 30_000)
-    read = [source.read(range_).collect() for range_ in ranges]
+    read = [source.read(range_, 2).collect() for range_ in ranges]
     assert read == subject.portions
-    assert [source.read(range_).collect() for range_ in ranges] == read
+    assert [source.read(range_, 2).collect() for range_ in ranges] == read
     assert [source.records_read(range_) for range_ in ranges] == [2, 1, 3]
-    assert source.read(OffsetRange(ranges[0].start, ranges[-1].end)).count() == 6
+    assert source.read(OffsetRange(ranges[0].start, ranges[-1].end), 2).count() == 6
 
 
 def test_an_empty_range_has_no_records(subject: Subject) -> None:
@@ -109,7 +109,7 @@ def test_an_empty_range_has_no_records(subject: Subject) -> None:
     source.start(RUNTIME)
     start = source.initial_offset()
     empty = OffsetRange(start, start)
-    assert source.read(empty).collect() == []
+    assert source.read(empty, 2).collect() == []
     assert source.size(empty).records == 0
     assert source.records_read(empty) == 0
 
@@ -129,7 +129,7 @@ def test_committed_ranges_may_go_and_later_ones_stay(subject: Subject) -> None:
     subject.add_third()
     ranges = take_all(source, source.initial_offset(), 30_000)
     source.commit(ranges[1].end)
-    assert source.read(ranges[2]).collect() == subject.portions[2]
+    assert source.read(ranges[2], 2).collect() == subject.portions[2]
     source.stop()
     source.stop()
 
@@ -141,7 +141,7 @@ def test_a_plan_that_was_given_up_can_be_made_again(subject: Subject) -> None:
     end = source.latest_offset(start, AdmissionLimit(max_files=1), 30_000)
     again = source.latest_offset(start, AdmissionLimit(max_files=1), 31_000)
     assert again == end
-    assert source.read(OffsetRange(start, again)).collect() == subject.portions[0]
+    assert source.read(OffsetRange(start, again), 2).collect() == subject.portions[0]
 
 
 def test_a_source_that_recovers_gives_the_same_ranges_and_goes_on(
@@ -156,13 +156,13 @@ def test_a_source_that_recovers_gives_the_same_ranges_and_goes_on(
 
     again = subject.make()
     again.start(runtime)
-    assert again.read(first).collect() == subject.portions[0]
+    assert again.read(first, 2).collect() == subject.portions[0]
     subject.add_third()
     rest = take_all(again, first.end, 31_000)
-    assert [again.read(range_).collect() for range_ in rest] == subject.portions[1:]
+    assert [again.read(range_, 2).collect() for range_ in rest] == subject.portions[1:]
     again.commit(rest[0].end)
 
     once_more = subject.make()
     once_more.start(runtime)
     assert once_more.latest_offset(rest[-1].end, UNLIMITED, 32_000) == rest[-1].end
-    assert once_more.read(rest[-1]).collect() == subject.portions[-1]
+    assert once_more.read(rest[-1], 2).collect() == subject.portions[-1]

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from pyspark.sql.types import LongType, StructField, StructType
 
+from tests.batches.planning import plan_batch
 from tests.receivers.table_world import World
 from tests.sources.python_sources import Counter, Drops
 from tests.sources.reading import read
@@ -268,7 +269,7 @@ def test_a_query_that_recovers_reads_the_same_batch_and_goes_on(
     storage = LocalStorage(str(tmp_path))
     planner, source = planned(subject, clock, storage)
     subject.more(clock)
-    first = planner.plan(clock.now_ms())
+    first = plan_batch(planner, clock.now_ms(), storage)
     rows = read(source, first.ranges[0]).num_rows
     assert rows > 0
     planner.stop()
@@ -283,6 +284,6 @@ def test_a_query_that_recovers_reads_the_same_batch_and_goes_on(
     else:
         assert found.num_rows == 0  # and it has said so
     subject.more(clock)
-    following: Batch = planner.plan(clock.now_ms())
+    following: Batch = plan_batch(planner, clock.now_ms())
     assert following.ranges[0].start == first.ranges[0].end
     assert read(again, following.ranges[0]).num_rows > 0

@@ -23,7 +23,7 @@ SHORT = [
     Planned("state.after-version", 14),
     Planned("batch.before-commit", 4),
     Planned("state.before-snapshot", 2),
-    Planned("batch.after-outputs", 6, "driver"),
+    Planned("batch.after-run", 6, "driver"),
 ]
 
 

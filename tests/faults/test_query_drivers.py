@@ -26,11 +26,7 @@ from tidemill.common.fault_points import AWAKE, COUNTERS, PLAN
 SIGNALS = [signal.SIGTERM, signal.SIGINT] if ALL else [signal.SIGTERM]
 PAUSES = [
     "sink.journaled",
-    *(
-        ["batch.before-offsets", "query.before-sink", "sink.staged", "sink.committed"]
-        if ALL
-        else []
-    ),
+    *(["batch.before-offsets", "batch.before-run", "sink.staged", "sink.committed"] if ALL else []),
 ]
 BEGAN = "2026-03-01T12:00:20Z"
 

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.batches.planning import plan_batch
 from tests.receivers.driver.driver_world import Silent, block, faults
 from tidemill.batches.batch import UNLIMITED, OffsetRange
 from tidemill.batches.parallelism import tasks_for_bytes, tasks_for_records
@@ -129,7 +130,7 @@ def test_a_planner_whose_log_of_blocks_is_gone_says_so(storage: LocalStorage) ->
     planner = BatchPlanner({0: PlannedSource("clicks", it.source)}, clock, storage)
     planner.start(0)
     it.add(2)
-    assert planner.plan(1000).ranges[0] == OffsetRange(0, 2)
+    assert plan_batch(planner, 1000, storage).ranges[0] == OffsetRange(0, 2)
     storage.delete_folder(FOLDER)
     again = World(storage)
     planner = BatchPlanner({0: PlannedSource("clicks", again.source)}, clock, storage)
@@ -144,14 +145,14 @@ def test_a_planner_gives_a_batch_the_same_blocks_again(storage: LocalStorage) ->
     planner = BatchPlanner({0: PlannedSource("clicks", it.source)}, clock, storage)
     planner.start(0)
     it.add(2)
-    planner.plan(1000)
+    plan_batch(planner, 1000, storage)
     it.add(3)
     again = World(storage)
     planner = BatchPlanner({0: PlannedSource("clicks", again.source)}, clock, storage)
     planner.start(0)
     (batch,) = planner.restore(BatchLog(storage).load())
     assert (batch.ranges[0], batch.sizes[0].records) == (OffsetRange(0, 2), 20)
-    assert planner.plan(2000).ranges[0] == OffsetRange(2, 5)
+    assert plan_batch(planner, 2000, storage).ranges[0] == OffsetRange(2, 5)
 
 
 def test_lost_blocks_are_counted_and_named(
@@ -205,11 +206,11 @@ def test_only_what_is_there_is_read(storage: LocalStorage, monkeypatch: pytest.M
     World(storage).add(1, slice_=None)
     again = World(storage)
     again.source._sc = cast(Any, FakeContext())
-    nothing: Any = again.source.read(OffsetRange(0, 1))
+    nothing: Any = again.source.read(OffsetRange(0, 1), 2)
     assert nothing == "nothing"
     place = BlockPlace("1", "node1", "", "server-1")
     again.add(2, places=(place,))
-    again.source.read(OffsetRange(0, 3))
+    again.source.read(OffsetRange(0, 3), 2)
     ((pickled, hosts),) = located
     read = pickle.loads(pickled)  # noqa: S301
     assert [each.block_id for each in read] == ["input-0-a1-1", "input-0-a1-2"]

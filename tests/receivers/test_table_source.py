@@ -14,6 +14,7 @@ from pyspark import StorageLevel
 from pyspark.sql import Row, SparkSession
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
+from tests.batches.planning import plan_batch
 from tests.receivers.driver.driver_world import Silent
 from tests.receivers.table_world import World
 from tests.sources.reading import read, rows
@@ -217,7 +218,7 @@ def test_a_query_starts_its_receivers_reads_and_recovers(
             with connection:
                 connection.sendall(b"one\ntwo\r\nthree\n")
                 wait_for(lambda: query.receivers.records_received == 3, "the lines")
-                batch = query.planner.plan(1000)
+                batch = plan_batch(query.planner, 1000, query.storage)
                 range_ = batch.ranges[0]
                 reader = query.source.split_reader()
                 splits = list(query.source.splits(range_, 2))

@@ -75,12 +75,24 @@ class FakeQuery:
             rows = self.spark.createDataFrame(rows, self.schema)
         return FakeOutput(batch_id, rows, self.mode == COMPLETE)
 
+    def stage(self, batch_id: int, rows: Any) -> int | None:
+        """As a query does before the commit: the plan first, then the rows."""
+        self.storage.write(f"offsets/{batch_id}", b"v1")
+        output = self.output(batch_id, rows)
+        written = self.sink.stage(output)
+        assert output.computed == 1
+        return written
+
     def write(self, batch_id: int, rows: Any) -> int | None:
         """As a query does: the plan first, then the batch, then its commit."""
         self.storage.write(f"offsets/{batch_id}", b"v1")
         output = self.output(batch_id, rows)
-        written = self.sink.write(output)
-        assert output.computed == 1
+        if self.sink.has_batch(batch_id):
+            written = None
+        else:
+            written = self.sink.stage(output)
+            assert output.computed == 1
+        self.sink.commit(batch_id)
         self.storage.write(f"commits/{batch_id}", b"v1")
         return written
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.batches.planning import plan_batch
 from tests.tasks.reports import Report
 from tidemill.batches.batch import AdmissionLimit, OffsetRange
 from tidemill.batches.planner import BatchPlanner, PlannedSource
@@ -176,7 +177,7 @@ def test_a_directory_follows_the_speed_of_its_batches(tmp_path: Path) -> None:
         for _ in range(arriving):
             directory.put(f"{len(list(directory.incoming.iterdir())):03d}", 10)
         clock.advance(1000)
-        range_ = planner.plan(clock.now_ms()).ranges[0]
+        range_ = plan_batch(planner, clock.now_ms()).ranges[0]
         records = directory.read(range_.start, range_.end)
         assert records is not None
         controller.on_batch(clock.now_ms() + processing_ms, records, processing_ms, 0)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from pyspark.sql import SparkSession
 
@@ -14,8 +16,8 @@ def faked(other_session: SparkSession) -> tuple[SparkSession, list[FakeExecution
     tidemill.attach(other_session)
     made: list[FakeExecution] = []
 
-    def make(**parts: object) -> FakeExecution:
-        made.append(FakeExecution(**parts))  # type: ignore[arg-type]
+    def make(*parts: Any) -> FakeExecution:
+        made.append(FakeExecution(*parts))
         return made[-1]
 
     manager = other_session.streams

@@ -9,11 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 
-from tidemill.common.clock import Clock
 from tidemill.progress.listener_bus import ListenerBus
+from tidemill.sql.execution.query_spec import QuerySpec
 from tidemill.sql.verify.report import Verification
 
 
@@ -23,24 +22,12 @@ class FakeExecution:
     fails_to_start: BaseException | None = None
 
     def __init__(
-        self,
-        session: SparkSession | None,
-        df: DataFrame | None,
-        name: str | None,
-        checkpoint_location: str,
-        is_temporary_checkpoint: bool,
-        sink: Any,
-        output_mode: str,
-        trigger: Any,
-        options: dict[str, str],
-        clock: Clock,
-        bus: ListenerBus,
-        on_terminated: Callable[[Any], None],
+        self, spec: QuerySpec, bus: ListenerBus, on_terminated: Callable[[Any], None]
     ) -> None:
-        self.made_of = {**locals()}
-        self.name = name
-        self.checkpoint = Path(checkpoint_location)
-        self.has_temporary_checkpoint = "tidemill-temporary-checkpoint-" in checkpoint_location
+        self.spec = spec
+        self.name = spec.name
+        self.checkpoint = Path(spec.checkpoint)
+        self.has_temporary_checkpoint = "tidemill-temporary-checkpoint-" in spec.checkpoint
         self.run_id = str(uuid.uuid4())
         self.is_active = True
         self.bus = bus

@@ -51,14 +51,14 @@ def test_everything_reaches_the_execution(faked: Faked, tmp_path: Path) -> None:
         .clock(clock)
         .start(str(tmp_path / "out"))
     )
-    parts = made[0].made_of
-    assert (parts["name"], parts["output_mode"]) == ("ticks", "append")
-    assert parts["trigger"] == ProcessingTime(5000)
-    assert parts["clock"] is clock
-    assert parts["options"] == {"header": "true", "checkpointLocation": str(tmp_path / "c")}
-    assert parts["checkpoint_location"] == str(tmp_path / "c")
-    assert (parts["session"], parts["df"]) == (df.sparkSession, df)
-    assert parts["sink"].description() == f"FileSink[{tmp_path / 'out'}]"
+    spec = made[0].spec
+    assert (spec.name, spec.mode) == ("ticks", "append")
+    assert spec.trigger == ProcessingTime(5000)
+    assert spec.clock is clock
+    assert spec.options == {"header": "true", "checkpointLocation": str(tmp_path / "c")}
+    assert spec.checkpoint == str(tmp_path / "c")
+    assert (spec.session, spec.df) == (df.sparkSession, df)
+    assert spec.sinks[0].description() == f"FileSink[{tmp_path / 'out'}]"
 
 
 def test_all_of_it_can_be_said_in_start(faked: Faked, tmp_path: Path) -> None:
@@ -71,13 +71,13 @@ def test_all_of_it_can_be_said_in_start(faked: Faked, tmp_path: Path) -> None:
         queryName="ticks",
         checkpointLocation=str(tmp_path / "c"),
     )
-    parts = made[0].made_of
-    assert (parts["name"], parts["sink"].description()) == (
+    spec = made[0].spec
+    assert (spec.name, spec.sinks[0].description()) == (
         "ticks",
         f"FileSink[{tmp_path / 'out'}]",
     )
-    assert parts["trigger"] == ProcessingTime(0)
-    assert isinstance(parts["clock"], SystemClock)
+    assert spec.trigger == ProcessingTime(0)
+    assert isinstance(spec.clock, SystemClock)
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_sinks_without_files_need_no_checkpoint(faked: Faked, format_name: str, 
     session, made = faked
     writer(session).format(format_name).queryName("t").start()
     assert made[0].has_temporary_checkpoint
-    assert made[0].made_of["sink"].description().startswith(sink)
+    assert made[0].spec.sinks[0].description().startswith(sink)
 
 
 def test_functions_are_sinks(faked: Faked) -> None:
@@ -95,7 +95,7 @@ def test_functions_are_sinks(faked: Faked) -> None:
     writer(session).foreach(print).start()
     writer(session).foreachBatch(lambda df, batch_id: None).start()
     writer(session).foreachBatch(print).format("noop").start()  # the last call counts
-    assert [type(each.made_of["sink"]).__name__ for each in made] == [
+    assert [type(each.spec.sinks[0]).__name__ for each in made] == [
         "ForeachSink",
         "ForeachBatchSink",
         "NoopSink",
@@ -117,7 +117,7 @@ def test_functions_are_sinks(faked: Faked) -> None:
 def test_triggers(faked: Faked, given: dict[str, Any], expected: Any) -> None:
     session, made = faked
     writer(session).format("noop").trigger(**given).start()
-    assert made[0].made_of["trigger"] == expected
+    assert made[0].spec.trigger == expected
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def test_what_cannot_be_is_refused_and_starts_nothing(faked: Faked, tmp_path: Pa
 def test_a_table_is_a_sink(faked: Faked, tmp_path: Path) -> None:
     session, made = faked
     writer(session).option("checkpointLocation", str(tmp_path)).toTable("totals", format="parquet")
-    assert made[0].made_of["sink"].description() == "TableSink[totals]"
+    assert made[0].spec.sinks[0].description() == "TableSink[totals]"
     with pytest.raises(AnalysisException, match="checkpointLocation must be specified"):
         writer(session).toTable("others")
 
@@ -190,7 +190,7 @@ def test_a_table_is_a_sink(faked: Faked, tmp_path: Path) -> None:
 def test_admission_options_are_options_of_a_query_too(faked: Faked) -> None:
     session, made = faked
     writer(session).format("noop").option("backpressure", True).start()
-    assert made[0].made_of["options"] == {"backpressure": "true"}
+    assert made[0].spec.options == {"backpressure": "true"}
 
 
 def test_errors_of_both_worlds_name_the_culprit(faked: Faked, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A batch: an id, a time, and an offset range for each source."""
+"""A batch: an id, a time, an offset range for each source, and how it runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Offset = Any
 
 @dataclass(frozen=True)
 class OffsetRange:
-    """What lies after ``start`` up to and including ``end``. Empty when the two are equal."""
+    """The part of a source after ``start``, up to and including ``end``; empty when the two are equal."""
 
     start: Offset
     end: Offset
@@ -36,12 +36,12 @@ class RangeSize:
 
 @dataclass(frozen=True)
 class AdmissionLimit:
-    """How much one batch may take from one source. None means: no limit of that kind."""
+    """How much one batch may take from one source. None stands for no limit of that kind."""
 
     max_records: int | None = None
     max_bytes: int | None = None
     max_files: int | None = None
-    # True for a batch of all there is, whatever the options of its sources say: ``trigger(once=True)``.
+    # True for a batch that takes all there is, whatever options say: ``trigger(once=True)``.
     everything: bool = False
 
     def __post_init__(self) -> None:
@@ -58,6 +58,20 @@ EVERYTHING = AdmissionLimit(everything=True)
 
 
 @dataclass(frozen=True)
+class BatchShape:
+    """How a batch runs: everything that decides which rows a task sees, besides the ranges.
+
+    It is a part of the batch and written in ``offsets/N``, so that ``(partition, epoch)`` means the same
+    rows when the batch runs again, on whatever cluster.
+    """
+
+    # How many tasks read the input. 1: one task does everything, without an exchange.
+    tasks: int = 1
+    # How many partitions state and exchanges have. 0: the pipeline has no such number.
+    partitions: int = 0
+
+
+@dataclass(frozen=True)
 class Batch:
     """The plan of one batch. Once made it never changes: a batch that runs again reads the same."""
 
@@ -65,5 +79,6 @@ class Batch:
     time_ms: int
     ranges: Mapping[int, OffsetRange]
     sizes: Mapping[int, RangeSize]
-    # Of a query with event time: no earlier event is waited for any more.
+    shape: BatchShape = BatchShape()
+    # The watermark that the batch runs with; 0 in a stream without event time.
     watermark_ms: int = 0

@@ -1,23 +1,11 @@
-"""The durable side of a stream's batches: whose directory it is, what is planned, what is committed.
-
-The life of batch N, and what is durable after each step:
-
-1. its ranges are found and written to ``offsets/N``: the batch exists, and will be the same whenever it
-   runs (:class:`tidemill.batches.planner.BatchPlanner`);
-2. its jobs run: state of version N is computed from version N-1 and written to files of its own, which
-   nobody reads yet; outputs are made;
-3. ``commits/N`` is written, and names the state files of version N: the batch is done;
-4. what no recovery can need any more is deleted.
-
-A driver that dies before 3 leaves a batch with offsets and without a commit: it runs again.
-"""
+"""The durable side of a stream's batches: whose directory it is, what is planned, what is committed."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
 
-from tidemill.checkpoint.batch_log import BatchLog, CommitRecord, LoggedBatches
+from tidemill.checkpoint.batch_log import BatchLog, CommitRecord, LoggedBatches, OffsetRecord
 from tidemill.checkpoint.ownership import Ownership
 from tidemill.checkpoint.program_file import PROGRAM
 from tidemill.checkpoint.storage import Storage, open_storage
@@ -25,7 +13,7 @@ from tidemill.common.clock import Clock
 from tidemill.errors import CheckpointError
 
 KEEP = 100
-"""So many batches stay in the log, at least."""
+"""The smallest number of batches that stay in the log."""
 
 
 class DurableBatches:
@@ -36,15 +24,15 @@ class DurableBatches:
         self.storage: Storage = ownership.owned_storage()
         self.log = BatchLog(self.storage)
         self.logged = logged
-        # Oldest first; one thread adds to it and another takes away.
+        # Oldest first.
         self._in_log = deque(sorted({*logged.offsets, *logged.commits}))
         self._last_committed = logged.last_committed or 0
 
     @classmethod
     def open(cls, directory: str, clock: Clock, stream_id: str | None = None) -> DurableBatches:
-        """Check the directory, and take it. ``stream_id`` is for a stream that has none yet.
+        """Check the directory, and take it. ``stream_id`` is the id of a stream that has none yet.
 
-        1. Read all of the log: what is wrong is found while nothing has been touched.
+        1. Read all of the log: damage is found before anything is touched.
         2. Become the owner.
         3. Read the log again: until now, another owner may have gone on writing.
         """
@@ -65,12 +53,12 @@ class DurableBatches:
         self._ownership.keep(on_lost)
 
     def require_ownership(self) -> None:
-        """``OwnershipLostError`` if another driver has taken the directory over."""
+        """Raise ``OwnershipLostError`` if another driver has taken the directory over."""
         with self.storage.as_owner():
             pass
 
-    def planned(self, batch_id: int) -> None:
-        """A batch has been added to the log by its planner."""
+    def write_offsets(self, batch_id: int, record: OffsetRecord) -> None:
+        self.log.write_offsets(batch_id, record)
         self._in_log.append(batch_id)
 
     def commit(self, batch_id: int, record: CommitRecord) -> None:
@@ -78,7 +66,7 @@ class DurableBatches:
         self._last_committed = batch_id
 
     def purge(self, needed_from: int) -> int:
-        """Forget batches before ``needed_from``, but not of the last hundred. The oldest one left."""
+        """Forget batches before ``needed_from``, but keep the last hundred. Return the oldest one left."""
         before = min(needed_from, self._last_committed - KEEP + 1)
         while self._in_log and self._in_log[0] < before:
             # A purge that fails is tried again: skipped, the batch would leave a gap behind it.
@@ -87,7 +75,7 @@ class DurableBatches:
         return max(0, before)
 
     def clear_leftovers(self) -> None:
-        """Delete what a stream has left that died before it was written down: nobody will go on with it."""
+        """Delete what a stream left that died before its program was written: nobody goes on with it."""
         for folder in ("sources", "state", "received"):
             self.storage.delete_folder(folder)
 

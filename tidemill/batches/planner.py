@@ -2,23 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from tidemill.batches.batch import EVERYTHING, UNLIMITED, AdmissionLimit, Batch, Offset, OffsetRange
+from tidemill.batches.batch import (
+    EVERYTHING,
+    UNLIMITED,
+    AdmissionLimit,
+    Batch,
+    BatchShape,
+    Offset,
+    OffsetRange,
+    RangeSize,
+)
 from tidemill.batches.rate_controller import RateController
 from tidemill.batches.source import Source, SourceRuntime
-from tidemill.checkpoint.batch_log import BatchLog, LoggedBatches, OffsetRecord
+from tidemill.checkpoint.batch_log import LoggedBatches, OffsetRecord
 from tidemill.checkpoint.source_log import INITIAL, SourceLog
 from tidemill.checkpoint.storage import Storage
 from tidemill.common.clock import Clock
 
+ShapeOf = Callable[[Mapping[int, RangeSize]], BatchShape]
+
+
+def one_task(sizes: Mapping[int, RangeSize]) -> BatchShape:
+    return BatchShape()
+
 
 @dataclass(frozen=True)
 class PlannedSource:
-    """A source, the name that it has in the log, and how much of it a batch may take.
+    """A source, its name in the log, and how much of it a batch may take.
 
-    ``limit`` holds always; with a controller a batch takes no more than the rate of that time allows.
+    ``limit`` always holds; with a controller a batch takes no more than the present rate allows.
     """
 
     name: str
@@ -37,13 +52,19 @@ class Outlook:
     has_news: bool
 
 
+@dataclass(frozen=True)
+class Plan:
+    """A batch, and what ``offsets/N`` will say of it."""
+
+    batch: Batch
+    record: OffsetRecord
+
+
 class BatchPlanner:
     """Cuts the sources of one stream into batches: each batch begins where the one before ended.
 
-    With a storage every plan is written to ``offsets/N`` before anybody learns of it, so that a stream
-    that recovers has the same batches. Not safe for threads: the job generator is its only caller.
-
-    ``batch_interval_ms`` turns the rates of controllers into limits; without controllers it is not needed.
+    ``storage`` keeps where the sources began. ``batch_interval_ms`` turns the rates of controllers into
+    limits; without controllers it is not needed. One thread at a time may call.
     """
 
     def __init__(
@@ -59,11 +80,10 @@ class BatchPlanner:
         self._batch_interval_ms = batch_interval_ms
         self._clock = clock
         self._storage = storage
-        self._log = None if storage is None else BatchLog(storage)
         self._initial: dict[int, Offset] = {}
         self._ends: dict[int, Offset] = {}
-        # Where sources end, of which nothing more is to be read.
-        self._held: dict[int, Offset] = {}
+        # The ends of sources of which nothing later is to be read.
+        self._final_ends: dict[int, Offset] = {}
         self._next_id = 0
 
     def start(self, time_ms: int) -> None:
@@ -74,7 +94,7 @@ class BatchPlanner:
         self._ends = dict(self._initial)
 
     def _initial_offset(self, source: Source, log: SourceLog | None) -> Offset:
-        """Where the stream began, once and for all: asked a second time, a source may say something else."""
+        """Return where the stream began, once and for all: asked again, a source may say something else."""
         if log is None:
             return source.initial_offset()
         known = log.get(INITIAL)
@@ -83,9 +103,12 @@ class BatchPlanner:
             log.put(INITIAL, known)
         return known[0]
 
-    def restore(self, logged: LoggedBatches) -> list[Batch]:
-        """Go on after the last batch of a log, at the rates that held for it. All its batches that can be
-        read again, oldest first: the unfinished ones, and before them those that a window may look back at.
+    def restore(self, logged: LoggedBatches, shape: ShapeOf = one_task) -> list[Batch]:
+        """Go on after the last batch of a log, at the rates that held for it.
+
+        Returns all its batches that can be read again, oldest first: the unfinished ones, and before them
+        those that a window may look back at. ``shape`` is asked for batches whose log does not say how they
+        run.
         """
         unfinished = set(logged.unfinished)
         ids = {planned.name: source_id for source_id, planned in self._sources.items()}
@@ -95,12 +118,10 @@ class BatchPlanner:
             for name, end in record.offsets.items():
                 if name in ids and end is not None:
                     ends[ids[name]] = end
-            # Where the oldest batch begins was written in a file that is gone, unless it is the first.
+            # A purge took the file that says where the oldest batch begins, unless it is the first batch.
             if batch_id == 0 or batch_id - 1 in logged.offsets:
                 try:
-                    batches.append(
-                        self._batch(batch_id, record.batch_time_ms, ends, record.watermark_ms)
-                    )
+                    batches.append(self._restored(batch_id, record, ends, shape))
                 except LookupError:
                     if batch_id in unfinished:
                         raise
@@ -113,6 +134,13 @@ class BatchPlanner:
             self._restore_rates(logged.offsets[logged.last_planned])
         return batches
 
+    def _restored(
+        self, batch_id: int, record: OffsetRecord, ends: Mapping[int, Offset], shape: ShapeOf
+    ) -> Batch:
+        ranges, sizes = self._ranges(ends)
+        logged = BatchShape(record.tasks, record.partitions) if record.tasks else shape(sizes)
+        return Batch(batch_id, record.batch_time_ms, ranges, sizes, logged, record.watermark_ms)
+
     def _restore_rates(self, record: OffsetRecord) -> None:
         for planned in self._sources.values():
             rate_per_s = record.rates_per_s.get(planned.name)
@@ -120,11 +148,11 @@ class BatchPlanner:
                 planned.controller.restore(rate_per_s)
 
     def look(self, time_ms: int, everything: bool = False) -> Outlook:
-        """How far the next batch could reach. Nothing is planned by that."""
+        """Find out how far the next batch could reach. Nothing is planned by that."""
         rates_per_s = self._rates()
         ends = {
-            source_id: self._held[source_id]
-            if source_id in self._held
+            source_id: self._final_ends[source_id]
+            if source_id in self._final_ends
             else planned.source.latest_offset(
                 self._ends[source_id], self._limit(planned, everything), time_ms
             )
@@ -132,37 +160,45 @@ class BatchPlanner:
         }
         return Outlook(time_ms, ends, rates_per_s, ends != self._ends)
 
-    def hold(self, source_id: int, time_ms: int) -> None:
-        """All that a source has now is the next batch, and its last one."""
-        if source_id not in self._held:
+    def end_source(self, source_id: int, time_ms: int) -> None:
+        """Make all that a source has now the next batch, and its last one."""
+        if source_id not in self._final_ends:
             source = self._sources[source_id].source
-            self._held[source_id] = source.latest_offset(self._ends[source_id], EVERYTHING, time_ms)
+            self._final_ends[source_id] = source.latest_offset(
+                self._ends[source_id], EVERYTHING, time_ms
+            )
 
     def plan(
         self,
         time_ms: int,
         outlook: Outlook | None = None,
         watermark_ms: int = 0,
-        conf: Mapping[str, str] | None = None,
-    ) -> Batch:
-        """The next batch.
+        shape: ShapeOf = one_task,
+    ) -> Plan:
+        """Return the next batch, which counts from :meth:`advance` on.
 
-        1. All its ends are found, within the limits of now, unless somebody has looked already: a source
-           that fails leaves the plan where it was, and the next batch catches up.
-        2. ``offsets/N`` is written. From now on the batch exists.
-        3. Its ends are the beginning of the next.
+        Its ends are found within the present limits, unless somebody has looked already. A source that fails
+        leaves the plan where it was.
         """
         if outlook is None:
             outlook = self.look(time_ms)
-        ends = outlook.ends
-        batch = self._batch(self._next_id, time_ms, ends, watermark_ms)  # 1
-        if self._log is not None:  # 2
-            named = {planned.name: ends[source_id] for source_id, planned in self._sources.items()}
-            record = OffsetRecord(time_ms, named, watermark_ms, conf or {}, outlook.rates_per_s)
-            self._log.write_offsets(batch.batch_id, record)
-        self._ends = dict(ends)  # 3
-        self._next_id += 1
-        return batch
+        ranges, sizes = self._ranges(outlook.ends)
+        batch = Batch(self._next_id, time_ms, ranges, sizes, shape(sizes), watermark_ms)
+        record = OffsetRecord(
+            time_ms,
+            {planned.name: outlook.ends[number] for number, planned in self._sources.items()},
+            watermark_ms,
+            batch.shape.tasks,
+            batch.shape.partitions,
+            outlook.rates_per_s,
+        )
+        return Plan(batch, record)
+
+    def advance(self, planned: Plan) -> None:
+        """The batch exists: the next one begins where it ends."""
+        batch = planned.batch
+        self._ends = {source_id: range_.end for source_id, range_ in batch.ranges.items()}
+        self._next_id = batch.batch_id + 1
 
     @property
     def next_id(self) -> int:
@@ -186,7 +222,7 @@ class BatchPlanner:
         return planned.controller.limit(self._batch_interval_ms, planned.limit)
 
     def _rates(self) -> dict[str, float]:
-        """The rates that have been estimated, by the names of their sources."""
+        """Return the rates that have been estimated, by the names of their sources."""
         return {
             planned.name: rate_per_s
             for planned in self._sources.values()
@@ -194,20 +230,20 @@ class BatchPlanner:
             and (rate_per_s := planned.controller.rate_per_s) is not None
         }
 
-    def _batch(
-        self, batch_id: int, time_ms: int, ends: Mapping[int, Offset], watermark_ms: int
-    ) -> Batch:
+    def _ranges(
+        self, ends: Mapping[int, Offset]
+    ) -> tuple[dict[int, OffsetRange], dict[int, RangeSize]]:
         ranges = {
-            source_id: OffsetRange(self._ends[source_id], ends[source_id]) for source_id in ends
+            source_id: OffsetRange(self._ends[source_id], end) for source_id, end in ends.items()
         }
         sizes = {
             source_id: self._sources[source_id].source.size(range_)
             for source_id, range_ in ranges.items()
         }
-        return Batch(batch_id, time_ms, ranges, sizes, watermark_ms)
+        return ranges, sizes
 
     def commit(self, batch: Batch) -> None:
-        """The batch, and everything that could read its ranges again, is done with."""
+        """Let sources forget the batch: nothing will read its ranges again."""
         for source_id, range_ in batch.ranges.items():
             self._sources[source_id].source.commit(range_.end)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from tidemill.batches.batch import UNLIMITED, AdmissionLimit
 from tidemill.batches.rate_estimator import RateEstimator, rate_estimator
@@ -61,7 +61,7 @@ class RateController:
     def on_batch(
         self, processing_end_ms: int, records: int, processing_ms: int, scheduling_ms: int
     ) -> None:
-        """A batch has been processed, and had so many records of this input."""
+        """Learn from a batch that has been processed, and had ``records`` records of this input."""
         with self._lock:
             estimate = self._estimator.compute(
                 processing_end_ms, records, processing_ms, scheduling_ms
@@ -70,9 +70,14 @@ class RateController:
         if changed:
             self._publish()
 
+    def expect(self, rate_per_s: float) -> None:
+        """Begin the estimates as if the last one had been ``rate_per_s``. Called before the first batch."""
+        self._estimator.start_from(rate_per_s)
+
     def restore(self, rate_per_s: float) -> None:
-        """Go on with the rate of an earlier run: it bounds the next batch, and the next estimate begins
-        from it. Called before the first batch.
+        """Go on with the rate of an earlier run. Called before the first batch.
+
+        The rate bounds the next batch, and the next estimate begins from it.
         """
         with self._lock:
             changed = self._set(self._estimator.start_from(self._at_most_max(rate_per_s)))
@@ -80,8 +85,8 @@ class RateController:
             self._publish()
 
     def limit(self, batch_interval_ms: int, static: AdmissionLimit = UNLIMITED) -> AdmissionLimit:
-        """How much a batch may take: what the rate lets through in one interval, at least one record,
-        and never more than ``static`` allows.
+        """Return how much a batch may take: what the rate lets through in one interval, at least one
+        record, and never more than ``static`` allows.
         """
         bound_per_s = self.bound_per_s
         if bound_per_s is None:
@@ -98,27 +103,59 @@ class RateController:
         return min(rate_per_s, self._max_rate_per_s)
 
     def _set(self, estimate_per_s: float) -> bool:
-        """True if the rate is now another one."""
+        """Set the rate. Return True if it has changed."""
         before, self._rate_per_s = self._rate_per_s, self._at_most_max(estimate_per_s)
         return self._rate_per_s != before
 
     def _publish(self) -> None:
-        # Without the lock: whoever is called may take a while, or ask for the limit.
+        # Without the lock: the callback may take a while, or ask for the limit.
         if self._rate_per_s is not None:
             self.publish(self._rate_per_s)
+
+
+class FixedRate(RateController):
+    """A limit without backpressure: it never learns."""
+
+    def on_batch(
+        self, processing_end_ms: int, records: int, processing_ms: int, scheduling_ms: int
+    ) -> None:
+        pass
+
+
+@dataclass(frozen=True)
+class RateSettings:
+    """What settings and options say of the rate of a source."""
+
+    backpressure: bool = False
+    max_rate_per_s: float | None = None
+    initial_rate_per_s: float | None = None
+
+    @classmethod
+    def from_conf(cls, conf: Conf) -> RateSettings:
+        return cls(
+            BACKPRESSURE_ENABLED.read(conf),
+            RECEIVER_MAX_RATE.read(conf),
+            BACKPRESSURE_INITIAL_RATE.read(conf),
+        )
+
+    def controller(self, conf: Conf, batch_interval_ms: int) -> RateController | None:
+        """Return a controller that learns, one that only limits, or None if there is nothing to obey."""
+        if not self.backpressure and self.max_rate_per_s is None:
+            return None
+        kind = RateController if self.backpressure else FixedRate
+        estimator = rate_estimator(conf, batch_interval_ms)
+        return kind(estimator, self.max_rate_per_s, self.initial_rate_per_s)
 
 
 def rate_controllers(
     conf: Conf, batch_interval_ms: int, source_ids: Iterable[int]
 ) -> dict[int, RateController]:
-    """A controller for each input, or none at all where backpressure is off."""
-    if not BACKPRESSURE_ENABLED.read(conf):
+    """Make a controller for each input of a DStream program, or none where backpressure is off.
+
+    Without it, ``spark.streaming.receiver.maxRate`` binds receivers alone, which obey it themselves.
+    """
+    settings = RateSettings.from_conf(conf)
+    if not settings.backpressure:
         return {}
-    max_rate_per_s = RECEIVER_MAX_RATE.read(conf)
-    initial_rate_per_s = BACKPRESSURE_INITIAL_RATE.read(conf)
-    return {
-        source_id: RateController(
-            rate_estimator(conf, batch_interval_ms), max_rate_per_s, initial_rate_per_s
-        )
-        for source_id in source_ids
-    }
+    controllers = {each: settings.controller(conf, batch_interval_ms) for each in source_ids}
+    return {each: found for each, found in controllers.items() if found is not None}

@@ -1,4 +1,9 @@
-"""The interface of everything that a query writes to."""
+"""The interface of everything that a query writes to: tasks stage, the driver commits.
+
+A batch goes into its sinks in two steps. :meth:`Sink.stage` computes rows and puts them where nobody sees
+them; when every sink of the query has staged, :meth:`Sink.commit` makes them visible in each. After a crash
+between two commits the batch runs again, and only the sinks that lack it are asked to stage.
+"""
 
 from __future__ import annotations
 
@@ -28,9 +33,10 @@ class SinkRuntime:
 
 
 class BatchOutput(Protocol):
-    """The rows that a batch adds to its sink. Nothing has been computed yet.
+    """The rows that a batch adds to its sinks. Nothing has been computed yet.
 
-    Exactly one of the methods is called, once: each of them runs the batch, completely.
+    A sink calls exactly one of the methods, once: each of them runs the batch, completely. Where several
+    sinks stage the same output, it is computed for the first and kept for the others.
     """
 
     batch_id: int
@@ -38,53 +44,63 @@ class BatchOutput(Protocol):
     replaces: bool
 
     def count(self) -> int:
-        """Compute everything and keep nothing. How many rows there were."""
+        """Compute everything, keep nothing, and return the number of rows."""
 
     def collected(self) -> DataFrame:
-        """A DataFrame of rows that are on the driver already."""
+        """Compute everything and return a DataFrame of rows that are on the driver already."""
 
     def dataframe(self, consumed_once: bool = False) -> DataFrame:
-        """A DataFrame for any use, by Spark jobs.
+        """Return a DataFrame for any use, by Spark jobs.
 
         With ``consumed_once`` the caller promises to compute all of it exactly once, so that nothing has to
-        be kept for a second look. Without it, state has been computed and rows are kept where they must be.
+        be kept for a second look. Without it, state is computed here, and rows are kept where they must be.
         """
-
-    def done(self) -> None:
-        """Release what :meth:`dataframe` has kept. Called by the query after the batch."""
 
 
 class Sink(ABC):
-    """Where the rows of a query go. One thread calls all methods: :meth:`start` once, then :meth:`write` for
-    each batch, in the end :meth:`stop`, after which nothing is called but :meth:`table`.
+    """Where the rows of a query go. One thread calls all methods.
+
+    :meth:`start` is called once. For each batch then: :meth:`has_batch`; :meth:`stage`, unless the sink has
+    the batch; :meth:`commit`, when all sinks have staged and the query still owns its checkpoint. A batch
+    that fails in between is not committed, and its id comes again with the next :meth:`stage`. :meth:`stop`
+    comes last, and nothing follows it but :meth:`table`.
     """
 
     modes: Sequence[str] = ALL_MODES
-    """The output modes that the sink can do."""
+    """The output modes that the sink can write."""
 
-    # False if a batch that runs again after a crash may have effects twice; the query says so at start.
     exactly_once = True
+    """False if a batch that runs again after a crash may have effects twice; the query says so at start."""
 
     @abstractmethod
     def description(self) -> str:
-        """What progress reports call the sink."""
+        """Return the name of the sink in progress reports."""
 
     def start(self, runtime: SinkRuntime) -> None:
-        """The query starts. Refuse here what cannot work: a directory of somebody else, a missing option."""
+        """Prepare for batches. Refuse here what cannot work: somebody else's directory, a missing option."""
+
+    def has_batch(self, batch_id: int) -> bool:
+        """Return True if the batch has been committed here, by this run of the query or an earlier one."""
+        return False
 
     @abstractmethod
-    def write(self, output: BatchOutput) -> int | None:
-        """Compute a batch and make it visible, as a whole. How many rows, or None if that is not known.
+    def stage(self, output: BatchOutput) -> int | None:
+        """Compute the rows of a batch and put them where nobody sees them; forget an earlier try.
 
-        A batch whose id has been written before changes nothing, except that its output is computed
-        (``output.count()``), because state is made on the way.
+        Returns how many rows there were, or None if nobody has counted. A sink that cannot hide rows has its
+        effects here, and says so with :attr:`exactly_once`.
+        """
+
+    @abstractmethod
+    def commit(self, batch_id: int) -> None:
+        """Make the rows of the staged batch visible, as a whole. Cheap; runs no Spark job.
+
+        Committing a batch that :meth:`has_batch` has changes nothing.
         """
 
     def table(self) -> DataFrame | None:
-        """All rows that have been written, for who wants to verify them, also after :meth:`stop`. None if
-        they cannot be read back.
-        """
+        """Return all committed rows, also after :meth:`stop`; None if they cannot be read back."""
         return None
 
     def stop(self) -> None:
-        """The query has stopped. Idempotent."""
+        """Give back what :meth:`start` took. Idempotent; also called on a sink that never started."""

@@ -1,6 +1,6 @@
 """The interface of everything that has offsets.
 
-A planner only needs a :class:`Source`. What a pipeline reads from it depends on the pipeline: a DStream
+The planner only needs a :class:`Source`. What a pipeline reads from it depends on the pipeline: a DStream
 graph reads records (:class:`RecordSource`), a query reads rows with a schema
 (:mod:`tidemill.batches.table_source`).
 """
@@ -34,7 +34,7 @@ class SourceRuntime:
 
 
 class Source(ABC):
-    """Anything that can be read in ranges. One planner thread calls all methods that are here.
+    """Anything that can be read in ranges. One thread at a time calls the methods that are here.
 
     The order of calls is: :meth:`defined` when a program makes the stream, not when a stream is
     recovered from its checkpoint; :meth:`start` once; then for each batch :meth:`latest_offset`, at some
@@ -69,9 +69,9 @@ class Source(ABC):
         """How much is in the range. Cheap: called once for each planned batch."""
 
     def records_read(self, range_: OffsetRange) -> int | None:
-        """How many records the range turned out to have. None: not known.
+        """Return how many records the range turned out to have; None if that is not known.
 
-        Called once for each batch that has run, on the thread that keeps the scheduler's books.
+        Called once for each batch that has run, by the thread that ran it.
         """
         return self.size(range_).records
 
@@ -86,5 +86,9 @@ class RecordSource(Source):
     """A source of records, for DStreams."""
 
     @abstractmethod
-    def read(self, range_: OffsetRange) -> RDD[Any]:
-        """What lies in the range. The same range gives the same records, however often it is read."""
+    def read(self, range_: OffsetRange, tasks: int) -> RDD[Any]:
+        """Return the records of the range, for at most about ``tasks`` tasks.
+
+        The same range and the same number give the same records in the same partitions, however often they
+        are read.
+        """

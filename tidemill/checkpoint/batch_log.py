@@ -5,13 +5,15 @@ is written when batch N, its state and its outputs are complete. Both have the f
 checkpoints, a version line and then JSON. ``offsets/7``::
 
     v1
-    {"batchWatermarkMs":0,"batchTimestampMs":1772366400000,"conf":{"tidemill.sources":"[\\"orders\\",\\"users\\"]"}}
+    {"batchWatermarkMs":0,"batchTimestampMs":1772366400000,"conf":{"tidemill.sources":"[\\"orders\\",\\"users\\"]","tidemill.tasks":"2"}}
     42
     {"topic-0":1350}
 
 one line for each source, in the order of the names, with ``-`` for a source that has no offset yet. The
-last line ends like all others, which Spark's does not: a file that has been cut off shows. With
-backpressure, ``conf`` also has the rates that held, in records per second, for sources that have one:
+last line ends like all others, which Spark's does not: a file that has been cut off shows. ``conf`` says
+how the batch runs: ``tidemill.tasks`` tasks read its input, and a query has Spark's own
+``spark.sql.shuffle.partitions`` beside it, the number of partitions of its state. With backpressure, it
+also has the rates that held, in records per second, for sources that have one:
 ``"tidemill.rates":"{\\"orders\\":812.5}"``.
 
 ``commits/7``::
@@ -49,22 +51,34 @@ OFFSET_VERSIONS = (VERSION, "v2")
 COMMIT_VERSIONS = (VERSION, "v2", "v3")
 SOURCES_KEY = "tidemill.sources"
 RATES_KEY = "tidemill.rates"
+TASKS_KEY = "tidemill.tasks"
+PARTITIONS_KEY = "spark.sql.shuffle.partitions"
+OWN_KEYS = (SOURCES_KEY, RATES_KEY, TASKS_KEY, PARTITIONS_KEY)
 NO_OFFSET = "-"
 BATCH_NUMBER = re.compile("0|[1-9][0-9]*")
 
 
 @dataclass(frozen=True)
 class OffsetRecord:
-    """``offsets/N``: where a batch ends in each source, and at which rate it was taken, if one held."""
+    """``offsets/N``: where a batch ends in each source, how it runs, and the rates that bounded it.
+
+    ``tasks`` and ``partitions`` are 0 in a log that does not say: Spark's, or one of an earlier version.
+    """
 
     batch_time_ms: int
     offsets: Mapping[str, Any]
     watermark_ms: int = 0
-    conf: Mapping[str, str] = field(default_factory=dict)
+    tasks: int = 0
+    partitions: int = 0
     rates_per_s: Mapping[str, float] = field(default_factory=dict)
+    conf: Mapping[str, str] = field(default_factory=dict)
 
     def to_text(self) -> str:
         conf = {**self.conf, SOURCES_KEY: _json(list(self.offsets))}
+        if self.tasks:
+            conf[TASKS_KEY] = str(self.tasks)
+        if self.partitions:
+            conf[PARTITIONS_KEY] = str(self.partitions)
         if self.rates_per_s:
             conf[RATES_KEY] = _json(dict(self.rates_per_s))
         meta = {
@@ -81,6 +95,7 @@ class OffsetRecord:
         meta = _object(meta_line)
         conf = dict(meta.get("conf", {}))
         rates_per_s = _rates(conf.pop(RATES_KEY, "{}"))
+        tasks, partitions = _count(conf, TASKS_KEY), _count(conf, PARTITIONS_KEY)
         names = json.loads(conf.pop(SOURCES_KEY, "null"))
         if version != VERSION:  # Spark's own, in any order
             named = sorted(line.partition(":")[::2] for line in lines)
@@ -96,8 +111,10 @@ class OffsetRecord:
             int(meta["batchTimestampMs"]),
             dict(zip(names, ends, strict=True)),
             int(meta["batchWatermarkMs"]),
-            conf,
+            tasks,
+            partitions,
             rates_per_s,
+            conf,
         )
 
 
@@ -144,6 +161,14 @@ def _object(line: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ValueError("expected a JSON object")
     return value
+
+
+def _count(conf: dict[str, str], key: str) -> int:
+    """Take a number of tasks or partitions out of ``conf``; 0 if it is not there."""
+    text = conf.pop(key, "0")
+    if not BATCH_NUMBER.fullmatch(str(text)):
+        raise ValueError(f"{key} is {text!r}, not a number")
+    return int(text)
 
 
 def _rates(text: str) -> dict[str, float]:

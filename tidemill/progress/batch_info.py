@@ -21,6 +21,23 @@ def _or_not_yet(value: int | None) -> int:
 
 
 @dataclass(frozen=True)
+class ProcessedBatch:
+    """How long a committed batch took, for how much input: what rate controllers learn from."""
+
+    batch_id: int
+    began_ms: int
+    ended_ms: int
+    # How long the batch had waited for its turn when it began.
+    scheduling_ms: int
+    # By source id; None where nobody has counted.
+    input_rows: Mapping[int, int | None]
+
+    @property
+    def processing_ms(self) -> int:
+        return self.ended_ms - self.began_ms
+
+
+@dataclass(frozen=True)
 class StreamInputInfo:
     """The part of a batch that one input stream contributed.
 

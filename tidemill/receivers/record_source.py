@@ -29,11 +29,11 @@ class ReceiverSource(TrackedBlocksSource, RecordSource):
         super().__init__(receiver)
         self._sc = spark_context
 
-    def read(self, range_: OffsetRange) -> RDD[Any]:
+    def read(self, range_: OffsetRange, tasks: int) -> RDD[Any]:
         blocks = self.kept_blocks(range_)
         if not blocks:
             return self._sc.emptyRDD()
-        groups = group_blocks(blocks, self._sc.defaultParallelism)
+        groups = group_blocks(blocks, tasks)
         return located_rdd(
             self._sc, [(pickle.dumps(tuple(group)), hosts_of(group)) for group in groups]
         ).mapPartitionsWithIndex(_ReadPickled(self._reader))

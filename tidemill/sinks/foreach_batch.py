@@ -33,6 +33,9 @@ class ForeachBatchSink(Sink):
     def description(self) -> str:
         return "ForeachBatchSink"
 
-    def write(self, output: BatchOutput) -> int | None:
+    def stage(self, output: BatchOutput) -> int | None:
         self._func(output.dataframe(), output.batch_id)
         return None
+
+    def commit(self, batch_id: int) -> None:
+        pass

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tidemill.batches.sink import BatchOutput, Sink, SinkRuntime
 from tidemill.common.output_modes import COMPLETE
@@ -32,6 +32,7 @@ class MemorySink(Sink):
         self._name = query_name
         self._table: MemoryTable | None = None
         self._last_batch_id = -1
+        self._staged: tuple[int, Any, bool] | None = None
 
     def description(self) -> str:
         return "MemorySink"
@@ -52,13 +53,20 @@ class MemorySink(Sink):
         """The rows that are there at the first action on it; ask again for later ones."""
         return self._started().dataframe()
 
-    def write(self, output: BatchOutput) -> int | None:
-        if output.batch_id <= self._last_batch_id:
-            output.count()
-            return 0
-        written = self._started().write(output.batch_id, output.collected(), output.replaces)
-        self._last_batch_id = output.batch_id
-        return written
+    def has_batch(self, batch_id: int) -> bool:
+        return batch_id <= self._last_batch_id
+
+    def stage(self, output: BatchOutput) -> int | None:
+        rows = self._started().rows_of(output.collected())
+        self._staged = output.batch_id, rows, output.replaces
+        return len(rows)
+
+    def commit(self, batch_id: int) -> None:
+        if self.has_batch(batch_id) or self._staged is None:
+            return
+        self._started().write(*self._staged)
+        self._last_batch_id = batch_id
+        self._staged = None
 
     def _started(self) -> MemoryTable:
         if self._table is None:

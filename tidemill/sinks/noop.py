@@ -9,5 +9,8 @@ class NoopSink(Sink):
     def description(self) -> str:
         return "NoopTable"
 
-    def write(self, output: BatchOutput) -> int | None:
+    def stage(self, output: BatchOutput) -> int | None:
         return output.count()
+
+    def commit(self, batch_id: int) -> None:
+        pass

@@ -62,12 +62,17 @@ class TableSink(Sink):
         self._files.start(runtime)
         self._session = session
 
-    def write(self, output: BatchOutput) -> int | None:
-        written = self._started().write(output)
+    def has_batch(self, batch_id: int) -> bool:
+        return self._started().has_batch(batch_id)
+
+    def stage(self, output: BatchOutput) -> int | None:
+        return self._started().stage(output)
+
+    def commit(self, batch_id: int) -> None:
+        self._started().commit(batch_id)
         # The session remembers which files a table had when it was last read.
         assert self._session is not None
         self._session.catalog.refreshTable(self._name)
-        return written
 
     def stop(self) -> None:
         if self._files is not None:

@@ -69,14 +69,15 @@ class QueueSource(RecordSource):
         lists = [entry for entry in entries if not isinstance(entry, RDD)]
         return RangeSize(records=sum(map(len, lists)) if len(lists) == len(entries) else None)
 
-    def read(self, range_: OffsetRange) -> RDD[Any]:
+    def read(self, range_: OffsetRange, tasks: int) -> RDD[Any]:
         entries = self._entries(range_)
         if not entries:
             return self._sc.emptyRDD()
         if not any(isinstance(entry, RDD) for entry in entries):
-            return self._parallelize(entries)
+            return self._parallelize(entries, tasks)
         rdds = [
-            entry if isinstance(entry, RDD) else self._parallelize([entry]) for entry in entries
+            entry if isinstance(entry, RDD) else self._parallelize([entry], tasks)
+            for entry in entries
         ]
         return rdds[0] if len(rdds) == 1 else self._sc.union(rdds)
 
@@ -89,11 +90,9 @@ class QueueSource(RecordSource):
             return [] if self._default is None else [self._default]
         return [self._queue[position] for position in range(range_.start, range_.end)]
 
-    def _parallelize(self, entries: list[Any]) -> RDD[Any]:
+    def _parallelize(self, entries: list[Any], tasks: int) -> RDD[Any]:
         records = entries[0] if len(entries) == 1 else list(chain.from_iterable(entries))
-        return self._sc.parallelize(
-            records, tasks_for_records(len(records), self._sc.defaultParallelism)
-        )
+        return self._sc.parallelize(records, tasks_for_records(len(records), tasks))
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,12 @@ What you call is in the modules of this folder: ``attach`` puts ``reader``, ``wr
 in the place of PySpark's, ``formats`` finds the source of a format, and ``query`` is the handle of a started
 query. The rest is in two rooms::
 
-    execution/   runs a query: its thread and batches (micro_batch_execution, stream_execution), when
-                 batches run (triggers), what they read (query_sources, query_receivers), what runs on a
-                 batch (query_pipeline, operator_states, watermark), what is reported (batch_progress), what
-                 is in the checkpoint (checkpoint_location, checkpoint_checks, query_plan_file), and the end
-                 of the program (query_shutdown)
+    execution/   runs a query: what it is (query_spec, checked_query), its thread (stream_execution,
+                 micro_batch_execution), when batches run (triggers), what they read (query_sources,
+                 query_receivers), what runs on a batch (query_pipeline, query_plans, operator_states,
+                 watermark), all that is taken and given back (query_resources), what is reported
+                 (batch_progress), what is in the checkpoint (checkpoint/), and the end of the program
+                 (query_shutdown)
     verify/      runs a stream as a batch: query.verify() (verifier, comparison, report), and df.show() on a
                  stream (batch_reads, snapshot)
 """

@@ -20,9 +20,10 @@ from tidemill.common.output_modes import APPEND
 from tidemill.progress.listener_bus import ListenerBus
 from tidemill.progress.query_events import query_started, query_terminated
 from tidemill.sql.argument_checks import require_timeout, wrong_type
-from tidemill.sql.execution import checkpoint_location
-from tidemill.sql.execution.checkpoint_location import CheckpointLocation
+from tidemill.sql.execution.checkpoint import location as checkpoint_location
+from tidemill.sql.execution.checkpoint.location import CheckpointLocation
 from tidemill.sql.execution.query_shutdown import QueryShutdown
+from tidemill.sql.execution.query_spec import QuerySpec
 from tidemill.sql.execution.triggers import ProcessingTime, Trigger
 from tidemill.sql.query import QueryExecution, StreamingQuery
 from tidemill.sql.query_errors import QueryArgumentError, QueryFailedError, condition_of
@@ -42,8 +43,8 @@ STOP_TIMEOUT_S = 30.0
 
 logger = logging.getLogger(__name__)
 
-ExecutionFactory = Callable[..., QueryExecution]
-"""``MicroBatchExecution``, or a class that takes the same keyword arguments."""
+ExecutionFactory = Callable[[QuerySpec, ListenerBus, Callable[[Any], None]], QueryExecution]
+"""``MicroBatchExecution``, or what takes its place in a test."""
 
 
 class _CheckpointLocks:
@@ -189,21 +190,18 @@ class StreamingQueryManager(PySparkStreamingQueryManager):
                 self._spark, options or {}, name, may_use_temporary_checkpoint
             )
             lock_keys = self._lock_checkpoint(location, name)
-            query_clock = SystemClock() if clock is None else clock
-            execution = self._factory()(  # 3
-                session=self._spark,
-                df=df,
-                name=name,
-                checkpoint_location=location.uri,
-                is_temporary_checkpoint=location.is_temporary,
-                sink=sink,
-                output_mode=output_mode,
-                trigger=ProcessingTime(0) if trigger is None else trigger,
-                options=Options(options),
-                clock=query_clock,
-                bus=self._bus,
-                on_terminated=self._end,
+            spec = QuerySpec(
+                self._spark,
+                df,
+                name,
+                location.uri,
+                (sink,),
+                output_mode,
+                ProcessingTime(0) if trigger is None else trigger,
+                Options(options),
+                SystemClock() if clock is None else clock,
             )
+            execution = self._factory()(spec, self._bus, self._end)  # 3
         except BaseException:
             self._release(name, location, lock_keys, failed=False)
             raise
@@ -212,7 +210,7 @@ class StreamingQueryManager(PySparkStreamingQueryManager):
         self._shutdown.query_starts()
         with self._changed:  # 4
             self._active[execution.run_id] = _ActiveQuery(query, location, lock_keys)
-        self._announce(execution, query_clock)
+        self._announce(execution, spec.clock)
         try:
             with checkpoint_location.explained_errors(location):
                 execution.start()  # 5

@@ -24,7 +24,7 @@ from tidemill.streaming.graph.dstream_graph import DStreamGraph
 from tidemill.streaming.graph.state import StatefulNode, state_rdd
 from tidemill.streaming.listener import StreamingListener
 from tidemill.streaming.program.stream_start import StreamStart
-from tidemill.streaming.scheduling.job_scheduler import JobScheduler
+from tidemill.streaming.scheduling.stream_run import StreamRun
 from tidemill.streaming.waiter import ContextWaiter
 
 SHORTEST_GRACE_MS = 60_000
@@ -58,7 +58,7 @@ class StreamLifecycle:
         self._graph = DStreamGraph(spark_context, duration_ms(batch_s, "batchDuration"))
         self._bus = ListenerBus("streaming-listeners")
         self._waiter = ContextWaiter()
-        self._scheduler: JobScheduler | None = None
+        self._run: StreamRun | None = None
         self._start = StreamStart(self._graph, self._clock)
         self._hook = ShutdownHook(self._stop_on_shutdown)
         self._state = StreamingContextState.INITIALIZED
@@ -103,7 +103,7 @@ class StreamLifecycle:
     def _start_threads(self) -> None:
         try:
             ship_package(self._sc)
-            self._scheduler = self._start.run(self._bus, self._waiter.notify_error)
+            self._run = self._start.run(self._bus, self._waiter.notify_error)
         except BaseException:
             # A context that failed halfway through its start cannot be started again.
             self._graph.freeze("failed to start")
@@ -123,22 +123,27 @@ class StreamLifecycle:
 
         With ``stopGraceFully`` wait for the batches that have begun, for at most
         ``spark.streaming.gracefulStopTimeout``. Without it they are cancelled.
+
+        A call from inside an output operation returns at once; the stream stops when the batch of that
+        operation has ended.
         """
         if self._bus.is_current_thread():
             raise IllegalStateError(
                 "a StreamingListener cannot stop the context it listens to: "
                 "call stop() from another thread"
             )
-        inside_a_job = self._scheduler is not None and self._scheduler.runs_current_thread()
+        run = self._run
+        inside_a_job = run is not None and run.runs_current_thread()
         if inside_a_job and stopGraceFully:
             raise IllegalStateError(
                 "a function of the stream cannot wait for its own batch to finish: call "
                 "stop(stopGraceFully=True) from another thread, or stop() without it"
             )
-        # Another stop() may be waiting for this very job: then this call must not wait for that one.
-        if not self._transition.acquire(blocking=not inside_a_job):
+        if run is not None and inside_a_job:
+            # The batch of this very job is finished, and committed, before anything stops.
+            run.stop_after_running_batch(lambda: self.stop(stopSparkContext))
             return
-        try:
+        with self._transition:
             if self._state is StreamingContextState.ACTIVE:
                 self._stop_threads(stopGraceFully)
             elif self._state is StreamingContextState.INITIALIZED:
@@ -147,27 +152,25 @@ class StreamLifecycle:
             self._state = StreamingContextState.STOPPED
             self._graph.freeze("has been stopped")
             self._waiter.notify_stop()
-        finally:
-            self._transition.release()
         # Even if the streams were stopped before: stop(True) may follow stop(False).
         if stopSparkContext:
             self._sc.stop()
 
     def _stop_threads(self, gracefully: bool) -> None:
-        assert self._scheduler is not None
+        assert self._run is not None
         if gracefully:
             timeout_ms = GRACEFUL_STOP_TIMEOUT_MS.read(self._sc.getConf())
             if timeout_ms is None:
                 timeout_ms = max(10 * self._graph.batch_ms, SHORTEST_GRACE_MS)
             timeout_s = timeout_ms / 1000
             self._finish_receiving(timeout_s)
-            if not self._scheduler.finish_batches(timeout_s):
+            if not self._run.finish_batches(timeout_s):
                 logger.warning(
                     "batches are still unfinished after %s s of graceful stop: they are cancelled "
                     "(spark.streaming.gracefulStopTimeout allows more)",
                     timeout_s,
                 )
-        self._scheduler.stop()
+        self._run.stop()
         self._start.close()
         self._hook.remove()
         with StreamLifecycle._activation_lock:
@@ -179,10 +182,10 @@ class StreamLifecycle:
         receivers = self._start.receivers
         if receivers is None:
             return
-        assert self._scheduler is not None
+        assert self._run is not None
         if not receivers.stop_receiving(timeout_s):
             logger.warning("receivers are still running after %s s of graceful stop", timeout_s)
-        if not self._scheduler.wait_until_planned(lambda: receivers.has_unplanned, timeout_s):
+        if not self._run.wait_until_planned(lambda: receivers.has_unplanned, timeout_s):
             logger.warning("the last received records are not planned after %s s", timeout_s)
 
     def _stop_on_shutdown(self) -> None:

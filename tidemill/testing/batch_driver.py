@@ -21,13 +21,13 @@ class BatchDriver:
 
         A batch that failed raises here, as it would in ``awaitTermination``.
         """
-        scheduler = self._ssc._scheduler
-        if scheduler is None:
+        run = self._ssc._run
+        if run is None:
             raise IllegalStateError("start the context before you run its batches")
         batch_ms = self._ssc._graph.batch_ms
         self._clock.advance(batches * batch_ms)
         last_ms = self._clock.now_ms() // batch_ms * batch_ms
-        if not scheduler.wait_until_processed(last_ms, timeout_s):
+        if not run.wait_until_processed(last_ms, timeout_s):
             self._ssc.awaitTermination(0)
             raise StopTimeoutError(f"the batches up to {last_ms} ms did not end in {timeout_s} s")
         self._ssc.awaitTermination(0)

@@ -237,7 +237,7 @@ def test_a_failing_transform_is_reported_with_its_batch_and_the_next_batch_runs(
 
     results = collected(stream.ssc.queueStream([[1], [2], [3]]).transform(sometimes))
     stream.ssc.start()
-    with pytest.raises(BatchError, match="could not be made") as error:
+    with pytest.raises(BatchError, match="while its jobs were made") as error:
         stream.driver.run(3)
     assert error.value.batch_time_ms == 2000
     assert "KeyError: 'no such table'" in str(error.value)
@@ -257,10 +257,10 @@ def test_a_diamond_of_many_levels_costs_no_more_than_its_nodes(stream: Stream) -
 def test_a_thousand_idle_batches_leave_nothing_behind(stream: Stream) -> None:
     stream.ssc.queueStream([]).map(str).foreachRDD(lambda rdd: None)
     stream.start_and_run(1000)
-    scheduler = stream.ssc._scheduler
-    assert scheduler is not None
-    assert scheduler._job_sets == {}
-    assert len(scheduler.generator._uncommitted) <= 1
+    run = stream.ssc._run
+    assert run is not None
+    assert run.pipeline._job_sets == {}
+    assert len(run._runner._readable) <= 1
     assert all(len(node.generated) <= 1 for node in stream.ssc._graph._nodes)
 
 

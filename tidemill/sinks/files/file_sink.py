@@ -13,7 +13,7 @@ from tidemill.batches.sink import BatchOutput, Sink, SinkRuntime
 from tidemill.common.clock import Clock
 from tidemill.common.fault_points import fault_point
 from tidemill.common.output_modes import APPEND
-from tidemill.errors import CheckpointError, OwnershipLostError, SinkError
+from tidemill.errors import CheckpointError, IllegalStateError, OwnershipLostError, SinkError
 from tidemill.sinks.files.file_sink_options import FileSinkOptions
 from tidemill.sinks.files.manifest import FileManifest, ManifestFile, ManifestSettings
 from tidemill.sinks.files.staging import StagedBatch, remove_all_staging
@@ -32,19 +32,22 @@ class FileSink(Sink):
     only, each once. Others see at worst the files of one batch that a crash has interrupted, until the
     query is started again.
 
-    A batch is written in these steps. After a crash the batch runs again, from the first step:
+    Staging a batch, and what is durable after each step:
 
-    1. IF the manifest has the batch: it is visible, and durable. Nothing is written again.
-    2. What earlier attempts have left is removed: the files that their journals name, then their staging.
-    3. Spark writes the rows into ``_tidemill_staging/<query>/<batch>/<attempt>/files``, which readers ignore.
-    4. The files are made durable, then a journal of where each of them will be: from now on everything
-       that this attempt puts into sight can be found and removed again.
+    1. What earlier attempts have left is removed: the files that their journals name, then their staging.
+    2. Spark writes the rows into ``_tidemill_staging/<query>/<batch>/<attempt>/files``, which readers ignore.
+    3. The files are made durable, then a journal of where each of them will be: from now on everything that
+       this attempt puts into sight can be found and removed again.
+
+    Committing it:
+
+    4. IF the manifest has the batch, it is visible and durable: only the staging is removed.
     5. The files are moved into place, under names that no other batch uses. Their names are durable after it.
     6. The manifest entry is made, or fails if there is one: the batch is visible as a whole, and durable. An
-       error until here is undone at once, a crash by step 2 of the next run.
+       error until here is undone at once, a crash by step 1 of the next run.
     7. The staging folder, with the journal, is removed.
 
-    A driver that has been replaced by another while it was paused does none of 2, 5 and 6: they happen while
+    A driver that has been replaced by another while it was paused does none of 1, 5 and 6: they happen while
     the checkpoint cannot be taken over.
 
     Options of its own, all others go to Spark's writer:
@@ -75,7 +78,8 @@ class FileSink(Sink):
         self._writer: SparkFileWriter
         self._runtime: SinkRuntime | None = None
         self._claimed = False
-        self._failed = False
+        self._is_manifest_stale = False
+        self._staged: tuple[int, StagedBatch, Sequence[str]] | None = None
 
     def description(self) -> str:
         return f"FileSink[{self._path}]"
@@ -106,62 +110,62 @@ class FileSink(Sink):
         )
         self._runtime = runtime
 
-    def write(self, output: BatchOutput) -> int | None:
-        runtime = self._runtime
-        assert runtime is not None
-        if self._failed:  # and it may or may not have been committed
+    def has_batch(self, batch_id: int) -> bool:
+        if self._is_manifest_stale:
             self._manifest.load()
-            self._failed = False
-        batch_id, latest = output.batch_id, self._manifest.latest
-        staged = StagedBatch(self._target, runtime.query_id, batch_id)
+            self._is_manifest_stale = False
+        latest = self._manifest.latest
+        return latest is not None and batch_id <= latest
 
-        # 1. Written before?
-        if latest is not None and batch_id <= latest:
-            staged.remove()
-            output.count()
-            return None
-
-        # 2. What an earlier attempt has left.
+    def stage(self, output: BatchOutput) -> int | None:
+        runtime = self._started()
+        staged = StagedBatch(self._target, runtime.query_id, output.batch_id)
         with runtime.checkpoint.as_owner():
-            staged.undo()
+            staged.undo()  # 1
         fault_point("sink.begun")
         try:
-            # 3. Spark's own files.
             folder = f"{self._target.uri}/{staged.folder}"
-            self._writer.write(output.dataframe(consumed_once=True), folder)
+            self._writer.write(output.dataframe(consumed_once=True), folder)  # 2
             fault_point("sink.staged")
-            # 4. The journal.
-            moves = staged.make_durable()
+            moves = staged.make_durable()  # 3
             fault_point("sink.journaled")
         except Exception:
             # What is staged by a driver that has been replaced, its successor removes.
             with suppress(OwnershipLostError), runtime.checkpoint.as_owner():
                 staged.undo()
             raise
+        self._staged = output.batch_id, staged, moves
+        return None
+
+    def commit(self, batch_id: int) -> None:
+        runtime = self._started()
+        if self.has_batch(batch_id):  # 4
+            StagedBatch(self._target, runtime.query_id, batch_id).remove()
+            return
+        if self._staged is None or self._staged[0] != batch_id:
+            raise IllegalStateError(f"batch {batch_id} has not been staged in {self.description()}")
+        _, staged, moves = self._staged
+        self._staged = None
         with runtime.checkpoint.as_owner():
             self._show(staged, batch_id, moves)
         fault_point("sink.committed")
         self._claim(runtime)
-        # 7. No traces.
-        staged.remove()
-        return None
+        staged.remove()  # 7
 
     def _show(self, staged: StagedBatch, batch_id: int, moves: Sequence[str]) -> None:
         try:
-            # 5. In place.
-            files = staged.move(moves)
+            files = staged.move(moves)  # 5
             fault_point("sink.moved")
         except Exception:
             staged.undo()
             raise
         try:
-            # 6. Visible.
-            self._commit(batch_id, files)
+            self._add_to_manifest(batch_id, files)  # 6
         except FileExistsError:
             staged.undo()
             raise self._somebody_else(f"batch {batch_id} has been written there") from None
         except BaseException:
-            self._failed = True
+            self._is_manifest_stale = True  # it may or may not have the batch
             raise
 
     def stop(self) -> None:
@@ -169,12 +173,12 @@ class FileSink(Sink):
             StagedBatch.remove_empty_folders(self._target, self._runtime.query_id)
 
     def table(self) -> DataFrame:
-        """All rows that are committed, for who wants to verify them."""
-        assert self._runtime is not None
-        reader = self._runtime.session.read.format(self._format).schema(schema_of(self._runtime))
+        """Return all committed rows, for verification."""
+        runtime = self._started()
+        reader = runtime.session.read.format(self._format).schema(schema_of(runtime))
         return reader.options(**self._options.for_spark).load(self._target.uri)
 
-    def _commit(self, batch_id: int, files: Sequence[str]) -> None:
+    def _add_to_manifest(self, batch_id: int, files: Sequence[str]) -> None:
         listed = []
         for path in files:
             entry = self._target.entry(path)
@@ -194,6 +198,11 @@ class FileSink(Sink):
             )
         fault_point("sink.before-commit")
         self._manifest.add(batch_id, listed)
+
+    def _started(self) -> SinkRuntime:
+        if self._runtime is None:
+            raise IllegalStateError(f"{self.description()} has not started")
+        return self._runtime
 
     def _claim(self, runtime: SinkRuntime) -> None:
         """Say whose directory it is, once: after a batch, because the manifest has room for one query."""

@@ -108,7 +108,7 @@ class RecordFilesSource(RecordSource):
         self._log_end = max(self._log, default=-1) + 1
 
     @abstractmethod
-    def _read_files(self, files: list[FoundFile]) -> RDD[Any]:
+    def _read_files(self, files: list[FoundFile], tasks: int) -> RDD[Any]:
         """Return the records of some files. The list is never empty."""
 
     def initial_offset(self) -> Offset:
@@ -178,9 +178,9 @@ class RecordFilesSource(RecordSource):
             description="\n".join(file.path for file in files),
         )
 
-    def read(self, range_: OffsetRange) -> RDD[Any]:
+    def read(self, range_: OffsetRange, tasks: int) -> RDD[Any]:
         files = self._files(range_)
-        return self._read_files(files) if files else self._sc.emptyRDD()
+        return self._read_files(files, tasks) if files else self._sc.emptyRDD()
 
     def records_read(self, range_: OffsetRange) -> int | None:
         self._log_problems()
@@ -220,9 +220,9 @@ class RecordFilesSource(RecordSource):
                 logger.warning("file %s: %s; the stream goes on without it", path, problem)
 
     def _splits(
-        self, files: list[FoundFile], align: int = 1, may_be_packed: bool = False
+        self, files: list[FoundFile], tasks: int, align: int = 1, may_be_packed: bool = False
     ) -> RDD[FileSplit]:
-        tasks = tasks_for_bytes(sum(file.size for file in files), self._sc.defaultParallelism)
+        tasks = tasks_for_bytes(sum(file.size for file in files), tasks)
         packed = pack_splits(
             [
                 (file.path, file.size, not (may_be_packed and is_packed(file.path)))
@@ -251,12 +251,12 @@ def needs_spark(file: FoundFile) -> bool:
 class TextFilesSource(RecordFilesSource):
     """Gives the lines of UTF-8 text files. Python reads the files that it can, Spark all others."""
 
-    def _read_files(self, files: list[FoundFile]) -> RDD[str]:
+    def _read_files(self, files: list[FoundFile], tasks: int) -> RDD[str]:
         by_python = [file for file in files if not needs_spark(file)]
         by_spark = [file for file in files if needs_spark(file)]
         rdds: list[RDD[str]] = []
         if by_python:
-            splits = self._splits(by_python, may_be_packed=True)
+            splits = self._splits(by_python, tasks, may_be_packed=True)
             rdds.append(splits.mapPartitionsWithIndex(TextLines(self._report)))
         for file, batches, large in self._arrow_batches(by_spark):
             lines = ArrowLines(self._report, file.path, large)
@@ -301,13 +301,15 @@ class BinaryFilesSource(RecordFilesSource):
         super().__init__(spark_context, lister, remember_ms, record_length)
         self._record_length = record_length
 
-    def _read_files(self, files: list[FoundFile]) -> RDD[bytes]:
+    def _read_files(self, files: list[FoundFile], tasks: int) -> RDD[bytes]:
         local = [file for file in files if is_local(file)]
         remote = [file.path for file in files if not is_local(file)]
         rdds: list[RDD[bytes]] = []
         if local:
             records = BinaryRecords(self._record_length, self._report)
-            rdds.append(self._splits(local, self._record_length).mapPartitionsWithIndex(records))
+            rdds.append(
+                self._splits(local, tasks, self._record_length).mapPartitionsWithIndex(records)
+            )
         if remote:
             rdds.append(self._sc.binaryRecords(",".join(remote), self._record_length))
         return rdds[0] if len(rdds) == 1 else self._sc.union(rdds)

@@ -59,4 +59,10 @@ def cancel_jobs(spark_context: SparkContext, group: str) -> None:
 
 
 def is_stopped(spark_context: SparkContext) -> bool:
-    return spark_context._jsc is None
+    """Return True if no job can run: the context was stopped, here or in the JVM, or its JVM is gone."""
+    if spark_context._jsc is None:
+        return True
+    try:
+        return bool(spark_context._jsc.sc().isStopped())
+    except Py4JError:
+        return True

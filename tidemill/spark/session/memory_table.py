@@ -36,14 +36,16 @@ class MemoryTable:
     def dataframe(self) -> DataFrame:
         return DataFrame(self._dataset(), self._session)
 
-    def write(self, batch_id: int, rows: DataFrame, replaces: bool) -> int:
-        """Add the rows, or replace all others by them if ``replaces``. Return how many there are.
+    def rows_of(self, df: DataFrame) -> Any:
+        """Return the rows of a DataFrame as a JVM array, which has a length."""
+        return df._jdf.queryExecution().executedPlan().executeCollectPublic()
+
+    def write(self, batch_id: int, rows: Any, replaces: bool) -> None:
+        """Add the rows of such an array, or put them in the place of all others.
 
         A batch that is not newer than the newest one changes nothing.
         """
-        collected = rows._jdf.queryExecution().executedPlan().executeCollectPublic()
-        self._sink.write(batch_id, replaces, collected)
-        return len(collected)
+        self._sink.write(batch_id, replaces, rows)
 
     def _dataset(self) -> Any:
         return self._datasets.ofRows(self._session._jsparkSession, self._plan)

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
-
-from pyspark.sql import Row
+from typing import Any
 
 from tidemill.batches.batch import Batch
 from tidemill.batches.sink import Sink
-from tidemill.batches.table_source import SparkFilesSource
 from tidemill.common.times import iso_millis
 from tidemill.progress.query_progress import (
     UNKNOWN_ROWS,
@@ -18,14 +15,10 @@ from tidemill.progress.query_progress import (
     SourceReport,
     StateOperatorReport,
 )
-from tidemill.spark.compiler.compiled_plan import ExecutablePlan
 from tidemill.spark.compiler.event_time import EventTimes
+from tidemill.sql.execution.query_pipeline import QueryResult
 from tidemill.sql.execution.query_sources import QuerySources
 from tidemill.sql.execution.watermark import WatermarkTracker
-from tidemill.tasks.fetch_step import take_rows
-
-if TYPE_CHECKING:
-    from pyspark import Accumulator
 
 
 class BatchProgress:
@@ -38,30 +31,8 @@ class BatchProgress:
         # Those of the last batch: Spark's progress of an idle trigger has them again.
         self._operators: Sequence[StateOperatorReport] = ()
 
-    def rows_read(
-        self, batch: Batch, executable: ExecutablePlan, counted: Accumulator[Any]
-    ) -> dict[int, int]:
-        """How many rows a batch that has run took from each source. Sources learn from it."""
-        rows = {}
-        for source in self._sources.sources:
-            if isinstance(source.source, SparkFilesSource):
-                found = executable.rows_scanned(source.source_id) or 0
-                source.source.learn_records(batch.ranges[source.number], found)
-            else:
-                found = take_rows(counted, source.source_id, batch.batch_id)
-            rows[source.number] = found
-        return rows
-
-    def executed(
-        self,
-        batch: Batch,
-        rows: Mapping[int, int],
-        written: int | None,
-        operators: Sequence[StateOperatorReport],
-        times: Sequence[EventTimes],
-        observed: Mapping[str, Row],
-    ) -> None:
-        self._operators = operators
+    def executed(self, batch: Batch, result: QueryResult) -> None:
+        self._operators = result.operators
         self._reporter.finish_trigger(
             batch.batch_id,
             has_executed=True,
@@ -72,14 +43,14 @@ class BatchProgress:
                     batch.ranges[source.number].start if batch.batch_id else None,
                     batch.ranges[source.number].end,
                     batch.ranges[source.number].end,
-                    rows[source.number],
+                    result.input_rows[source.number] or 0,
                 )
                 for source in self._sources.sources
             ],
-            sink=self._sink_report(written),
-            state_operators=operators,
-            event_time=_event_time(batch.watermark_ms, times),
-            observed_metrics=observed,
+            sink=self._sink_report(result.output_rows),
+            state_operators=result.operators,
+            event_time=_event_time(batch.watermark_ms, result.event_times),
+            observed_metrics=result.observed,
         )
 
     def idle(self, next_id: int, ends: Mapping[int, Any], watermark: WatermarkTracker) -> None:

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from tidemill.batches.state_maintenance import StateMaintenance
-from tidemill.checkpoint.batch_log import LoggedBatches
+from tidemill.batches.running_state import RunningState
 from tidemill.checkpoint.storage import Storage
 from tidemill.common.output_modes import COMPLETE
 from tidemill.progress.query_progress import StateOperatorReport
 from tidemill.spark.compiler.plan_rewriting import OperatorSpec, StateSteps
 from tidemill.spark.compiler.stateful.aggregation import AggregateSpec
 from tidemill.spark.compiler.stateful.deduplication import DeduplicateSpec
-from tidemill.sql.execution.query_plan_file import OperatorOutline
-from tidemill.state.operators import StateOperators, Versions
+from tidemill.sql.execution.checkpoint.query_plan import OperatorOutline
+from tidemill.state.operators import Versions
 from tidemill.state.partition_state import OperatorState
 from tidemill.state.reports import ReportsParam, StateReport, has_reports, take_state_reports
 from tidemill.tasks.aggregate_steps import AggregateRestoreStep, AggregateSaveStep
@@ -110,65 +109,49 @@ def _arrow(spec: OperatorSpec) -> pa.Schema:
 
 
 class OperatorStates:
-    """The driver's side, for one run."""
+    """The driver's side of a query's state, for one run."""
 
     def __init__(
         self,
-        spark_context: SparkContext,
-        storage: Storage,
-        stream_id: str,
-        logged: LoggedBatches,
+        running: RunningState | None,
         specs: Sequence[OperatorSpec],
         output_mode: str,
         reports: Accumulator[Any],
     ) -> None:
+        self.running = running
         self._specs = specs
         self._reports = reports
-        timed = {spec.operator: forgets(spec, output_mode) for spec in specs}
-        self.operators = StateOperators.restored(storage, stream_id, logged, timed)
-        self._maintenance = StateMaintenance(spark_context, self.operators)
+        self.follow_watermark = any(follows_watermark(spec, output_mode) for spec in specs)
+        # How many keys the last operator has, as of the last batch.
         self.keys_total = 0
 
-    def start(self) -> None:
-        if self._specs:
-            self._maintenance.start()
-
     def base(self, batch_id: int) -> dict[str, Versions]:
-        """What a batch starts from."""
+        """Return the versions that a batch starts from."""
+        if self.running is None:
+            return {}
+        operators = self.running.operators
         return {
-            spec.operator: self.operators.base(spec.operator, batch_id, spec.partitions)
+            spec.operator: operators.base(spec.operator, batch_id, spec.partitions)
             for spec in self._specs
         }
 
     def has_reports(self, batch_id: int) -> bool:
-        """True if the whole state of a batch has been computed."""
+        """Return True if the whole state of a batch has been computed."""
         return all(
             has_reports(self._reports.value, spec.operator, batch_id, spec.partitions)
             for spec in self._specs
         )
 
     def take_reports(self, batch_id: int) -> list[StateOperatorReport]:
-        """The batch has run: its versions are known from now on."""
-        return [self._taken(spec, batch_id) for spec in self._specs]
+        """Collect what the tasks of a batch have written: its versions are known from now on."""
+        return [self._take(spec, batch_id) for spec in self._specs]
 
-    def _taken(self, spec: OperatorSpec, batch_id: int) -> StateOperatorReport:
+    def _take(self, spec: OperatorSpec, batch_id: int) -> StateOperatorReport:
+        assert self.running is not None
         reports = take_state_reports(self._reports.value, spec.operator, batch_id, spec.partitions)
-        self.operators.written(spec.operator, batch_id, reports)
+        self.running.operators.written(spec.operator, batch_id, reports)
         self.keys_total = sum(report.keys_total for report in reports)
         return _progress(spec, reports, self.keys_total)
-
-    def versions(self, batch_id: int) -> Mapping[str, Versions]:
-        return self.operators.versions_of(batch_id)
-
-    def committed(self, batch_id: int, oldest_kept: int) -> None:
-        self.operators.committed(batch_id)
-        self.operators.forget_before(oldest_kept)
-
-    def drain(self, timeout_s: float) -> bool:
-        return self._maintenance.drain(timeout_s)
-
-    def stop(self) -> None:
-        self._maintenance.stop()
 
 
 def _progress(

@@ -1,167 +1,183 @@
-"""What runs on a batch: the plans of a query, and which of them a batch is worth."""
+"""What runs on a batch of a query: one of its plans, its state, its watermark."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tidemill.batches.batch import Batch
+from tidemill.batches.batch import Batch, BatchShape, RangeSize
 from tidemill.batches.parallelism import tasks_for_bytes, tasks_for_records
-from tidemill.batches.table_source import SplitSource
-from tidemill.spark.compiler.compiled_plan import CompiledPlan, ExecutablePlan
-from tidemill.spark.compiler.plan_rewriting import OperatorSpec, StateSteps
-from tidemill.spark.compiler.query_compiler import QueryCompiler, QueryOutline
-from tidemill.spark.compiler.stream_leaves import (
-    FileLeaf,
-    Leaf,
-    PartitioningChangedError,
-    SplitLeaf,
-)
+from tidemill.batches.pipeline import BatchResult, Pipeline
+from tidemill.batches.running_state import RunningState
+from tidemill.batches.sink import Sink
+from tidemill.common.output_modes import COMPLETE
+from tidemill.errors import BatchError, TidemillError
+from tidemill.progress.query_progress import ProgressReporter, StateOperatorReport
+from tidemill.spark.compiler.batch_output import ComputedOutput
+from tidemill.spark.compiler.event_time import EventTimes
+from tidemill.spark.session.failures import user_traceback, where_it_failed
+from tidemill.sql.execution.operator_states import OperatorStates
+from tidemill.sql.execution.query_plans import QueryPlans
 from tidemill.sql.execution.query_sources import QuerySources
-from tidemill.tasks.batch_context import BatchContext
-from tidemill.tasks.fetch_step import FetchStep
+from tidemill.sql.execution.watermark import WatermarkTracker
 
 if TYPE_CHECKING:
     from pyspark import Accumulator
-
-    from tidemill.state.operators import Versions
-
-logger = logging.getLogger(__name__)
+    from pyspark.sql import Row, SparkSession
 
 MOST_PARTITIONS_IN_ONE_TASK = 8
 KEYS_PER_TASK = 50_000
 
 
 @dataclass(frozen=True)
-class BatchInput:
-    """What the rows of a batch are read from: the files of its file sources, the splits of the others."""
+class QueryResult(BatchResult):
+    """What a batch of a query did, for its progress report."""
 
-    files: Mapping[str, Sequence[str]]
-    splits: Mapping[str, Sequence[Sequence[Any]]]
+    output_rows: int | None = None
+    operators: Sequence[StateOperatorReport] = ()
+    event_times: Sequence[EventTimes] = ()
+    observed: Mapping[str, Row] | None = None
 
 
-class QueryPipeline:
-    """Compiles when it must, and gives each batch its plan."""
+@dataclass(frozen=True)
+class QueryRun:
+    """Who runs a query, and how: the session, the id of the run, what its jobs are called."""
+
+    session: SparkSession
+    run_id: str
+    description: str
+    mode: str
+    partitions: int
+    parallelism: int
+
+
+class QueryPipeline(Pipeline):
+    """Gives each batch its plan, runs it, and keeps what the next batch has to know of it."""
 
     def __init__(
         self,
-        compiler: QueryCompiler,
-        outline: QueryOutline,
+        run: QueryRun,
+        plans: QueryPlans,
         sources: QuerySources,
-        steps: StateSteps,
-        run_id: str,
-        partitions: int,
-        parallelism: int,
+        states: OperatorStates,
+        watermark: WatermarkTracker,
         rows_read: Accumulator[Any],
+        reporter: ProgressReporter,
+        restores_state: bool,
     ) -> None:
-        self._compiler = compiler
-        self._outline = outline
+        self._run = run
+        self._plans = plans
         self._sources = sources
-        self._steps = steps
-        self._run_id = run_id
-        self._partitions = partitions
-        self._parallelism = parallelism
-        self._plans: dict[bool, CompiledPlan] = {}
-        self._leaves: dict[str, Leaf] = {
-            source.source_id: SplitLeaf(
-                FetchStep(run_id, source.source_id, source.source, rows_read)
-            )
-            if isinstance(source.source, SplitSource)
-            else FileLeaf()
-            for source in sources.sources
-        }
+        self._states = states
+        self._rows_read = rows_read
+        self._reporter = reporter
+        self.watermark = watermark
+        # The watermark that the last committed batch ran with: rows before it are late.
+        self.last_watermark_ms = 0
+        # A guess for sources that cannot tell how many rows a range has.
         self._last_rows = 0
-        self._restores_state = False
-
-    def first_plan(self, time_ms: int, restores_state: bool = False) -> CompiledPlan:
-        """Compile the plan of the first batch: it tells what operators the query has.
-
-        A batch that brings the state of an earlier run to its executors is large whatever its rows are:
-        several tasks share that.
-        """
-        self._restores_state = restores_state and self._parallelism > 1 and self._partitions > 1
-        return self._plan(not self._restores_state, time_ms)
+        self._restores_state = restores_state
 
     @property
-    def operators(self) -> tuple[OperatorSpec, ...]:
-        return next(iter(self._plans.values())).operators
+    def state(self) -> RunningState | None:
+        return self._states.running
 
-    def is_small(self, batch: Batch, keys_in_output: int) -> bool:
-        """True if one task is faster than several."""
-        if self._parallelism == 1:
-            return True
+    @property
+    def has_work_for_watermark(self) -> bool:
+        """True if the watermark has moved on since the last batch, and an operator wants to know."""
+        return self._states.follow_watermark and self.watermark.current_ms > self.last_watermark_ms
+
+    def shape(self, sizes: Mapping[int, RangeSize]) -> BatchShape:
+        tasks = 1 if self._is_small(sizes) else self._run.parallelism
+        return BatchShape(tasks, self._run.partitions)
+
+    def _is_small(self, sizes: Mapping[int, RangeSize]) -> bool:
+        """Return True if one task is faster than several.
+
+        A batch that brings the state of an earlier run to its executors is large, whatever its rows are:
+        several tasks share that.
+        """
+        parallelism = self._run.parallelism
         if self._restores_state:
             return False
-        if self.operators and self._partitions > MOST_PARTITIONS_IN_ONE_TASK:
+        if self._plans.operators and self._run.partitions > MOST_PARTITIONS_IN_ONE_TASK:
             return False
-        tasks = 1
-        for size in batch.sizes.values():
-            if size.records is not None:
-                tasks = max(tasks, tasks_for_records(size.records, self._parallelism))
-            elif size.bytes is not None:
-                tasks = max(tasks, tasks_for_bytes(size.bytes, self._parallelism))
-            else:
-                tasks = max(tasks, tasks_for_records(self._last_rows, self._parallelism))
-        return tasks == 1 and keys_in_output <= KEYS_PER_TASK
-
-    def input_of(self, batch: Batch, single: bool) -> BatchInput:
-        """Ask the sources what the rows of a batch are read from."""
-        tasks = 1 if single else self._parallelism
-        return BatchInput(
-            self._sources.files(batch.ranges),
-            self._sources.splits(batch.ranges, tasks, self._parallelism),
+        if self._run.mode == COMPLETE and self._states.keys_total > KEYS_PER_TASK:
+            return False
+        return all(
+            tasks_for_records(size.records, parallelism) == 1
+            if size.records is not None
+            else tasks_for_bytes(size.bytes, parallelism) == 1
+            if size.bytes is not None
+            else tasks_for_records(self._last_rows, parallelism) == 1
+            for size in sizes.values()
         )
 
-    def for_batch(
-        self,
-        batch: Batch,
-        given: BatchInput,
-        single: bool,
-        base: dict[str, Versions],
-        late_ms: int | None,
-        evict_ms: int | None,
-    ) -> tuple[ExecutablePlan, BatchContext]:
-        """The plan of a batch, and what its tasks have to know, for the thread that runs it to set."""
-        context = BatchContext(
-            batch_id=batch.batch_id,
-            time_ms=batch.time_ms,
-            late_ms=late_ms,
-            evict_ms=evict_ms,
-            base=base,
-            splits=given.splits,
-            single=single,
-        )
-        while True:
-            plan = self._plan(single, batch.time_ms)
+    def run(self, batch: Batch, sinks: Sequence[Sink]) -> QueryResult:
+        """Run the batch on the calling thread. An error says what the user's code did, and where."""
+        try:
+            output = self._prepare(batch, is_shared=len(sinks) > 1)
             try:
-                return plan.for_batch(given.files), context
-            except PartitioningChangedError as changed:
-                logger.info(
-                    "the files of this batch are partitioned by %s: the query is planned anew",
-                    ", ".join(changed.partition_columns) or "nothing",
-                )
-                self._leaves[changed.source_id] = FileLeaf(changed.partition_columns)
-                self._plans.clear()
-
-    def read(self, rows: int) -> None:
-        """So many rows the last batch has read: a guess for sources that cannot tell before."""
-        self._last_rows = rows
+                with self._reporter.report_time_taken("addBatch"):
+                    output_rows = self._stage(output, sinks)
+                    # A join whose table is empty did not read the stream: make the rest of the state now.
+                    output.executable.finish(lambda: self._states.has_reports(batch.batch_id))
+                operators = self._states.take_reports(batch.batch_id)
+                times, observed = output.executable.metrics()
+            finally:
+                output.done()
+        except TidemillError:
+            raise
+        except Exception as error:
+            raise BatchError(
+                user_traceback(error),
+                f"Batch {batch.batch_id} failed {where_it_failed(error)}.",
+                cause=error,
+                batch_time_ms=batch.time_ms,
+            ) from error
+        self.watermark.observe(times)
+        rows = self._sources.rows_read(batch, output.executable, self._rows_read)
+        self._last_rows = sum(rows.values())
         self._restores_state = False
+        return QueryResult(rows, self.watermark.current_ms, output_rows, operators, times, observed)
 
-    def _plan(self, single: bool, time_ms: int) -> CompiledPlan:
-        if single not in self._plans or self._outline.reads_the_clock:
-            self._plans[single] = self._compiler.compile(
-                self._leaves, self._steps, self._partitions, single, self._parallelism, time_ms
+    def _prepare(self, batch: Batch, is_shared: bool) -> ComputedOutput:
+        """Make the batch ready to be computed by jobs of this thread."""
+        with self._reporter.report_time_taken("getBatch"):
+            batch_input = self._sources.input_of(batch)
+        with self._reporter.report_time_taken("queryPlanning"):
+            executable, context = self._plans.for_batch(
+                batch,
+                batch_input,
+                self._states.base(batch.batch_id),
+                self.last_watermark_ms or None,
+                batch.watermark_ms or None,
             )
-        return self._plans[single]
+        sc = self._run.session.sparkContext
+        context.publish(sc, self._run.run_id)
+        sc.setLocalProperty(
+            "spark.job.description", f"{self._run.description}\nbatch = {batch.batch_id}"
+        )
+        return ComputedOutput(
+            self._run.session,
+            executable,
+            batch.batch_id,
+            self._run.mode == COMPLETE,
+            bool(self._plans.operators or executable.compiled.watermarks),
+            is_shared,
+        )
+
+    def _stage(self, output: ComputedOutput, sinks: Sequence[Sink]) -> int | None:
+        if not sinks:  # all of them have the batch already
+            output.count()
+            return None
+        rows = [sink.stage(output) for sink in sinks]
+        return next((count for count in rows if count is not None), None)
+
+    def forget(self, batch: Batch) -> int:
+        self.last_watermark_ms = batch.watermark_ms
+        return batch.batch_id + 1
 
     def explain(self, extended: bool) -> str:
-        plan = next(reversed(self._plans.values()), None)
-        if plan is None:
-            return "The query has not been planned yet."
-        physical = f"== Physical Plan ==\n{plan.explain()}"
-        if not extended:
-            return physical
-        return f"== Analyzed Logical Plan ==\n{self._compiler.explain()}\n{physical}"
+        return self._plans.explain(extended)

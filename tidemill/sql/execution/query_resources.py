@@ -1,230 +1,229 @@
-"""What a run of a query holds: its checkpoint, sources, plans, state and sink, taken and given back."""
+"""What a run of a query holds: its checkpoint, sources, plans, state and sinks, taken and given back."""
 
 from __future__ import annotations
 
 import logging
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tidemill.batches.batch import Batch
 from tidemill.batches.durable import DurableBatches
 from tidemill.batches.planner import BatchPlanner
-from tidemill.batches.sink import Sink, SinkRuntime
-from tidemill.common.clock import Clock
+from tidemill.batches.rate_feed import RateFeed
+from tidemill.batches.recovery import recover
+from tidemill.batches.runner import BatchObserver, BatchRunner, RunningStream
+from tidemill.batches.running_state import RunningState
+from tidemill.batches.sink import SinkRuntime
 from tidemill.common.fault_points import fault_point
 from tidemill.errors import CheckpointError
 from tidemill.progress.listener_bus import ListenerBus
-from tidemill.spark.compiler.query_compiler import QueryCompiler, QueryOutline
-from tidemill.spark.session.settings import SessionConf, propagate_settings, state_partitions
+from tidemill.progress.query_progress import ProgressReporter
+from tidemill.spark.session.job_properties import is_stopped
+from tidemill.spark.session.settings import propagate_settings, state_partitions
 from tidemill.spark.session.shipping import ship_package
-from tidemill.sql.execution.checkpoint_checks import (
+from tidemill.sql.execution.checkpoint.checks import (
     require_no_state,
     require_no_state_of_sparks,
     require_same_sources,
     require_state,
 )
-from tidemill.sql.execution.operator_states import (
-    OperatorStates,
-    StepFactory,
-    follows_watermark,
-    outline_of,
-)
-from tidemill.sql.execution.query_pipeline import QueryPipeline
-from tidemill.sql.execution.query_plan_file import (
+from tidemill.sql.execution.checkpoint.query_plan import (
     QueryPlan,
     read_plan,
     require_same_state,
     write_plan,
 )
+from tidemill.sql.execution.operator_states import OperatorStates, StepFactory, forgets, outline_of
+from tidemill.sql.execution.query_pipeline import QueryPipeline, QueryResult, QueryRun
+from tidemill.sql.execution.query_plans import QueryPlans
 from tidemill.sql.execution.query_receivers import QueryReceivers
-from tidemill.sql.execution.query_sources import QuerySources
 from tidemill.sql.execution.watermark import WatermarkTracker
 from tidemill.tasks.fetch_step import rows_accumulator
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from tidemill.batches.batch import Batch
+    from tidemill.sql.execution.checked_query import CheckedQuery
+    from tidemill.sql.execution.query_spec import RunIdentity
 
 logger = logging.getLogger(__name__)
 
 RECEIVERS_STOP_S = 30.0
 
 
-@dataclass(frozen=True)
-class QueryParts:
-    """What a query is made of before anything of it is taken."""
-
-    session: SparkSession
-    df: DataFrame
-    name: str | None
-    directory: str
-    sink: Sink
-    mode: str
-    clock: Clock
-    compiler: QueryCompiler
-    outline: QueryOutline
-    sources: QuerySources
-
-    @property
-    def is_stateful(self) -> bool:
-        facts = self.outline.facts
-        return bool(facts.aggregates or facts.deduplicates)
-
-
 class QueryResources:
-    """Made by the constructor, or given back at once if that fails; given back by :meth:`close`.
+    """Takes everything in the constructor, in this order; gives it back if that fails, or in :meth:`close`.
 
-    The constructor finds out where the query is. IF the last ``offsets/N`` has a ``commits/N``, it goes on
-    with batch N+1 where N ended. ELSE batch N is in :attr:`unfinished`, with its own time, watermark and
-    ranges.
+    1. The checkpoint directory, which nobody else may use from now on.
+    2. The receivers' blocks of an earlier run.
+    3. The plan, with the state that it needs.
+    4. The position in the sources: see :func:`tidemill.batches.recovery.recover`.
+    5. The sinks, then the snapshots of state, then the receivers, which receive from now on.
     """
 
     def __init__(
         self,
-        parts: QueryParts,
-        query_id: str,
-        run_id: str,
+        query: CheckedQuery,
+        run: RunIdentity,
+        reporter: ProgressReporter,
+        observer: BatchObserver[QueryResult],
         bus: ListenerBus,
         on_lost: Callable[[CheckpointError], None],
     ) -> None:
-        self._parts = parts
-        self._to_give_back: list[Callable[[], None]] = []
+        self._query = query
+        self._spec = query.spec
+        self._sc = query.spec.session.sparkContext
+        self._closers: list[Callable[[], None]] = []
         try:
-            self._take(parts, query_id, run_id, bus, on_lost)
+            ship_package(self._sc)
+            propagate_settings(self._spec.session)
+            self._open_checkpoint(run, on_lost)  # 1
+            self._open_receivers(bus)  # 2
+            self.pipeline = self._open_pipeline(run, reporter)  # 3
+            self.planner, self.runner = self._find_position(observer)  # 4
+            self._start_sinks()  # 5
+            fault_point("query.started")
+            if self.pipeline.state is not None:
+                self.pipeline.state.start()
+                self._closers.append(self.pipeline.state.stop)
+            if self.receivers is not None:
+                self.receivers.start()
         except BaseException:
             self.close()
             raise
 
-    def _take(
-        self,
-        parts: QueryParts,
-        query_id: str,
-        run_id: str,
-        bus: ListenerBus,
-        on_lost: Callable[[CheckpointError], None],
+    def _open_checkpoint(
+        self, run: RunIdentity, on_lost: Callable[[CheckpointError], None]
     ) -> None:
-        sc = parts.session.sparkContext
-        ship_package(sc)
-        propagate_settings(parts.session)
-        self.durable = DurableBatches.open(parts.directory, parts.clock, query_id)
-        self._to_give_back.append(self.durable.close)
-        self.query_id = self.durable.log.stream_id(query_id)
+        self.durable = DurableBatches.open(self._spec.checkpoint, self._spec.clock, run.query_id)
+        self._closers.append(self.durable.close)
+        self.query_id = self.durable.log.stream_id(run.query_id)
         self.durable.keep_ownership(on_lost)
-        self.partitions = self._check_state()
-        self.receivers = QueryReceivers.of(
-            sc, parts.clock, bus, self.durable.storage, parts.directory, parts.sources
-        )
-        if self.receivers is not None:
-            self._to_give_back.append(self.receivers.close)
-        self._plan(run_id)
-        self._recover()
-        self._start_sink()
-        fault_point("query.started")
-        self.states.start()
-        self._to_give_back.append(self.states.stop)
-        if self.receivers is not None:
-            self.receivers.start()
-
-    def _check_state(self) -> int:
-        """How many partitions the state has. Refuses a checkpoint of a query without state."""
         storage, logged = self.durable.storage, self.durable.logged
-        sources = self._parts.sources
+        sources = self._query.sources
         require_same_sources(storage, logged, sources.descriptions(), sources.of_files())
-        self._known = read_plan(storage)
-        if self._known is not None:
-            return self._known.partitions
-        require_no_state(storage, logged)
-        require_no_state_of_sparks(storage)
-        if self._parts.is_stateful:
-            require_state(storage, logged)
-        return state_partitions(self._parts.session)
+        self._known_plan = read_plan(storage)
+        if self._known_plan is None:
+            require_no_state(storage, logged)
+            require_no_state_of_sparks(storage)
+            if self._query.is_stateful:
+                require_state(storage, logged)
 
-    def _plan(self, run_id: str) -> None:
-        parts, storage = self._parts, self.durable.storage
-        sc = parts.session.sparkContext
-        self.rows_read = rows_accumulator(sc)
-        steps = StepFactory(sc, run_id, self.query_id, storage, parts.mode)
-        self.pipeline = QueryPipeline(
-            parts.compiler,
-            parts.outline,
-            parts.sources,
-            steps.steps(),
-            run_id,
-            self.partitions,
-            sc.defaultParallelism,
-            self.rows_read,
+    def _open_receivers(self, bus: ListenerBus) -> None:
+        self.receivers = QueryReceivers.of(
+            self._sc,
+            self._spec.clock,
+            bus,
+            self.durable.storage,
+            self._spec.checkpoint,
+            self._query.sources,
         )
-        logged = self.durable.logged
+        if self.receivers is not None:
+            self._closers.append(self.receivers.close)
+
+    def _open_pipeline(self, run: RunIdentity, reporter: ProgressReporter) -> QueryPipeline:
+        spec, storage, logged = self._spec, self.durable.storage, self.durable.logged
+        partitions = self._partitions()
+        parallelism = self._sc.defaultParallelism
+        steps = StepFactory(self._sc, run.run_id, self.query_id, storage, spec.mode)
+        rows_read = rows_accumulator(self._sc)
+        plans = QueryPlans(
+            self._query, self._query.sources, steps.steps(), run.run_id, partitions, rows_read
+        )
         done = logged.last_committed
-        restores_state = done is not None and bool(logged.commits[done].state)
-        plan = self.pipeline.first_plan(parts.clock.now_ms(), restores_state)
-        self.watermark = WatermarkTracker.from_conf(
-            [spec.delay_ms for spec in plan.watermarks], SessionConf(parts.session)
+        restores_state = (
+            done is not None
+            and bool(logged.commits[done].state)
+            and parallelism > 1
+            and partitions > 1
         )
-        operators = self.pipeline.operators
-        outlines = tuple(outline_of(spec, parts.mode) for spec in operators)
-        if self._known is not None:
-            require_same_state(parts.directory, self._known, outlines)
-        elif operators:
+        # The plan of the first batch: it tells which operators the query has.
+        plan = plans.compile(parallelism if restores_state else 1, spec.clock.now_ms())
+        outlines = tuple(outline_of(operator, spec.mode) for operator in plan.operators)
+        if self._known_plan is not None:
+            require_same_state(spec.checkpoint, self._known_plan, outlines)
+        elif plan.operators:
             fault_point("query.before-plan")
-            write_plan(storage, QueryPlan(parts.mode, self.partitions, outlines))
-        self.follows_watermark = any(follows_watermark(spec, parts.mode) for spec in operators)
-        self.states = OperatorStates(
-            sc, storage, self.query_id, logged, operators, parts.mode, steps.reports
+            write_plan(storage, QueryPlan(spec.mode, partitions, outlines))
+        state = None
+        if plan.operators:
+            timed = {each.operator: forgets(each, spec.mode) for each in plan.operators}
+            state = RunningState(self._sc, storage, self.query_id, logged, timed)
+        return QueryPipeline(
+            QueryRun(spec.session, run.run_id, run.description, spec.mode, partitions, parallelism),
+            plans,
+            self._query.sources,
+            OperatorStates(state, plan.operators, spec.mode, steps.reports),
+            WatermarkTracker.from_conf(
+                [each.delay_ms for each in plan.watermarks], self._query.conf
+            ),
+            rows_read,
+            reporter,
+            restores_state,
         )
 
-    def _recover(self) -> None:
-        """The IF and ELSE above."""
-        clock, logged = self._parts.clock, self.durable.logged
-        self.planner: BatchPlanner = self._parts.sources.planner(clock, self.durable.storage)
-        self._to_give_back.append(self.planner.stop)
-        self.planner.start(clock.now_ms())
-        batches = self.planner.restore(logged)
-        unfinished = set(logged.unfinished)
-        self.unfinished = deque(batch for batch in batches if batch.batch_id in unfinished)
-        # The watermark that the last committed batch ran with.
-        self.last_watermark_ms = 0
-        done = logged.last_committed
-        if done is not None:
-            self.watermark.restore(logged.commits[done].next_watermark_ms)
-            if done in logged.offsets:
-                self.last_watermark_ms = logged.offsets[done].watermark_ms
-        if logged.last_planned is not None:
-            last = logged.offsets[logged.last_planned]
-            self.watermark.restore(last.watermark_ms)
-            clock.start_after(last.batch_time_ms)
+    def _partitions(self) -> int:
+        """Return how many partitions state and exchanges have: what the checkpoint says, if it does."""
+        if self._known_plan is not None:
+            return self._known_plan.partitions
+        logged = self.durable.logged
+        if logged.last_planned is not None and logged.offsets[logged.last_planned].partitions:
+            return logged.offsets[logged.last_planned].partitions
+        return state_partitions(self._spec.session)
 
-    def _start_sink(self) -> None:
-        parts = self._parts
+    def _find_position(
+        self, observer: BatchObserver[QueryResult]
+    ) -> tuple[BatchPlanner, BatchRunner[QueryResult]]:
+        sources, clock = self._query.sources, self._spec.clock
+        planner = sources.planner(clock, self.durable.storage)
+        self._closers.append(planner.stop)
+        position = recover(planner, self.pipeline, self.durable.logged, clock)
+        self.pipeline.watermark.restore(position.next_watermark_ms)
+        self.pipeline.last_watermark_ms = position.last_watermark_ms
+        self._unfinished = deque(position.unfinished)
+        runner = BatchRunner(
+            RunningStream(
+                self.pipeline, observer, lambda: not is_stopped(self._sc), self._spec.sinks
+            ),
+            planner,
+            RateFeed(sources.controllers),
+            clock,
+            self.durable,
+        )
+        runner.resume((), position.unfinished)
+        return planner, runner
+
+    def _start_sinks(self) -> None:
+        spec = self._spec
         runtime = SinkRuntime(
-            parts.session,
+            spec.session,
             self.query_id,
-            parts.name,
-            parts.mode,
-            parts.df.schema.json(),
+            spec.name,
+            spec.mode,
+            spec.df.schema.json(),
             self.durable.storage,
         )
-        parts.sink.start(runtime)
-        self._to_give_back.append(parts.sink.stop)
+        for sink in spec.sinks:
+            sink.start(runtime)
+            self._closers.append(sink.stop)
 
     def next_unfinished(self) -> Batch | None:
-        return self.unfinished.popleft() if self.unfinished else None
+        """Return the next batch that an earlier run planned and did not commit; None if there is none."""
+        return self._unfinished.popleft() if self._unfinished else None
 
-    def hold_at_what_is_there(self) -> None:
-        """Later batches read what is there at this moment, and nothing that comes after it."""
-        self._parts.sources.hold(self.planner, self._parts.clock.now_ms())
+    def end_at_what_is_there(self) -> None:
+        """Let later batches read what is there at this moment, and nothing that comes after it."""
+        self._query.sources.end_at_what_is_there(self.planner, self._spec.clock.now_ms())
 
     def stop_receiving(self) -> None:
-        """What receivers have stored by then can still be read."""
+        """Stop the receivers. Batches can still read what they have stored by then."""
         if self.receivers is not None:
             self.receivers.stop_receiving(RECEIVERS_STOP_S)
 
     def close(self) -> None:
         """Give everything back, in the reverse of the order in which it was taken. Raises nothing."""
-        while self._to_give_back:
-            give_back = self._to_give_back.pop()
+        while self._closers:
+            closer = self._closers.pop()
             try:
-                give_back()
+                closer()
             except Exception as error:
-                logger.warning("while the query %s stopped: %s", self._parts.name or "", error)
+                logger.warning("while the query %s stopped: %s", self._spec.name or "", error)

@@ -1,35 +1,44 @@
-"""The sources of a query: made, limited, planned."""
+"""The sources of a query: how they are made, how they are limited, what a batch reads of them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from tidemill.batches.batch import UNLIMITED, OffsetRange
+from tidemill.batches.batch import UNLIMITED, Batch
 from tidemill.batches.planner import BatchPlanner, PlannedSource
-from tidemill.batches.rate_controller import RateController
-from tidemill.batches.rate_estimator import rate_estimator
+from tidemill.batches.rate_controller import RateController, RateSettings
 from tidemill.batches.table_source import SparkFilesSource, SplitSource, TableSource
 from tidemill.checkpoint.storage import Storage
 from tidemill.common.clock import Clock
-from tidemill.common.config import (
-    BACKPRESSURE_ENABLED,
-    BACKPRESSURE_INITIAL_RATE,
-    RECEIVER_MAX_RATE,
-    Conf,
-)
+from tidemill.common.config import Conf
+from tidemill.common.options import Options
 from tidemill.errors import SourceError
+from tidemill.progress.batch_info import ProcessedBatch
+from tidemill.spark.compiler.compiled_plan import ExecutablePlan
 from tidemill.spark.compiler.placeholder import SourceDefinition, definition_of
+from tidemill.sql.rate_options import read_backpressure, read_max_rate
+from tidemill.tasks.fetch_step import take_rows
 
 if TYPE_CHECKING:
-    from tidemill.common.options import Options
+    from pyspark import Accumulator
+
+T = TypeVar("T")
 
 FASTEST_INTERVAL_MS = 1_000
-"""What a query without a trigger interval aims at with backpressure."""
+"""The batch duration that backpressure aims at in a query without a trigger interval."""
 
 FIRST_RATE_PER_S = 10_000.0
-"""With backpressure, how much the first batch takes of a source that nobody knows the speed of."""
+"""The rate of the first batch with backpressure, from a source whose speed nobody knows."""
+
+
+@dataclass(frozen=True)
+class BatchInput:
+    """What the rows of a batch are read from, by source id: files, or the splits of each task."""
+
+    files: Mapping[str, Sequence[str]]
+    splits: Mapping[str, Sequence[Sequence[Any]]]
 
 
 @dataclass(frozen=True)
@@ -60,8 +69,7 @@ class QuerySources:
         self, source_ids: Sequence[str], conf: Conf, options: Options, interval_ms: int
     ) -> None:
         self._interval_ms = interval_ms or FASTEST_INTERVAL_MS
-        # Earlier than this, a batch would take more than the maximum rates allow. Of interest to queries
-        # without an interval: with one, it is what limits are made of.
+        # When a query without an interval may begin its next batch. With an interval, limits keep to rates.
         self.not_before_ms = 0
         self.sources = [
             self._make(number, source_id, conf, options)
@@ -83,41 +91,26 @@ class QuerySources:
                 f"the format {definition.format} gave a {type(source).__name__}, which is no SplitSource: "
                 "see tidemill.batches.table_source"
             )
-        max_rate_per_s = self._max_rate(definition, conf, options)
-        controller = self._controller(definition, conf, options, max_rate_per_s)
-        return QuerySource(number, source_id, definition, source, controller, max_rate_per_s)
+        rates = self._rates(definition, RateSettings.from_conf(conf), options)
+        controller = rates.controller(conf, self._interval_ms)
+        if controller is not None and rates.backpressure and rates.initial_rate_per_s:
+            # So that the first batch already says how large the second may be.
+            controller.expect(rates.initial_rate_per_s)
+        return QuerySource(number, source_id, definition, source, controller, rates.max_rate_per_s)
 
-    def _max_rate(self, definition: SourceDefinition, conf: Conf, options: Options) -> float | None:
-        from tidemill.sql.rate_options import read_max_rate
-
-        if definition.max_rate_per_s is not None:
-            return definition.max_rate_per_s
-        of_query = read_max_rate(options, "the query")
-        return RECEIVER_MAX_RATE.read(conf) if of_query is None else of_query
-
-    def _controller(
-        self,
-        definition: SourceDefinition,
-        conf: Conf,
-        options: Options,
-        max_rate_per_s: float | None,
-    ) -> RateController | None:
-        from tidemill.sql.rate_options import read_backpressure
-
-        of_query = read_backpressure(options, "the query")
-        is_on = next(
-            (choice for choice in (definition.backpressure, of_query) if choice is not None),
-            BACKPRESSURE_ENABLED.read(conf),
+    def _rates(
+        self, definition: SourceDefinition, settings: RateSettings, options: Options
+    ) -> RateSettings:
+        """Options of the source come before those of the query, and both before the settings."""
+        max_rate_per_s = _first_said(
+            definition.max_rate_per_s, read_max_rate(options, "the query"), settings.max_rate_per_s
         )
-        if not is_on and max_rate_per_s is None:
-            return None
-        estimator = rate_estimator(conf, self._interval_ms)
-        if not is_on:
-            return FixedRate(estimator, max_rate_per_s)
-        initial = BACKPRESSURE_INITIAL_RATE.read(conf) or FIRST_RATE_PER_S
-        # So that the first batch already says how large the second may be.
-        estimator.start_from(initial)
-        return RateController(estimator, max_rate_per_s, initial)
+        backpressure = _first_said(
+            definition.backpressure, read_backpressure(options, "the query"), settings.backpressure
+        )
+        if not backpressure:
+            return RateSettings(False, max_rate_per_s)
+        return RateSettings(True, max_rate_per_s, settings.initial_rate_per_s or FIRST_RATE_PER_S)
 
     def planner(self, clock: Clock, storage: Storage | None) -> BatchPlanner:
         planned = {
@@ -130,64 +123,86 @@ class QuerySources:
         """What each source reads, by its name in the logs."""
         return {source.name: source.description for source in self.sources}
 
-    def hold(self, planner: BatchPlanner, time_ms: int) -> None:
-        """What is there now is all that will be read: in several batches, if limits ask for that, of a source
-        that can tell, and of any other one in the next batch.
+    def end_at_what_is_there(self, planner: BatchPlanner, time_ms: int) -> None:
+        """Let later batches read what is there now, and nothing that comes after it.
+
+        A source that can tell what is there may take several batches, within its limits; any other source
+        ends with the next batch.
         """
         for source in self.sources:
-            if can_hold(source.source):
+            if can_prepare_available_now(source.source):
                 source.source.prepare_available_now()
             else:
-                planner.hold(source.number, time_ms)
+                planner.end_source(source.number, time_ms)
 
-    def learn(self, rows: Mapping[int, int], began_ms: int, ended_ms: int, late_ms: int) -> None:
-        """So many rows a batch had of each source, which began ``late_ms`` after it should have."""
+    @property
+    def controllers(self) -> dict[int, RateController]:
+        """The rate controllers of the sources that have one, by number."""
+        return {
+            source.number: source.controller
+            for source in self.sources
+            if source.controller is not None
+        }
+
+    def pace(self, processed: ProcessedBatch) -> None:
+        """Work out when the next batch may begin, so that a query without an interval obeys maximum rates."""
         for source in self.sources:
-            found = rows[source.number]
-            if source.controller is not None:
-                source.controller.on_batch(ended_ms, found, ended_ms - began_ms, late_ms)
-            if source.max_rate_per_s is not None:
+            rows = processed.input_rows.get(source.number)
+            if source.max_rate_per_s is not None and rows is not None:
                 # records / (records/s) * ms/s = ms
-                paid_ms = began_ms + int(found / source.max_rate_per_s * 1000)
+                paid_ms = processed.began_ms + int(rows / source.max_rate_per_s * 1000)
                 self.not_before_ms = max(self.not_before_ms, paid_ms)
+
+    def rows_read(
+        self, batch: Batch, executable: ExecutablePlan, counted: Accumulator[Any]
+    ) -> dict[int, int]:
+        """Return how many rows a batch that has run took from each source. Sources learn from it."""
+        rows = {}
+        for source in self.sources:
+            if isinstance(source.source, SparkFilesSource):
+                found = executable.rows_scanned(source.source_id) or 0
+                source.source.learn_records(batch.ranges[source.number], found)
+            else:
+                found = take_rows(counted, source.source_id, batch.batch_id)
+            rows[source.number] = found
+        return rows
 
     def of_files(self) -> list[str]:
         return [each.name for each in self.sources if isinstance(each.source, SparkFilesSource)]
 
-    def files(self, ranges: Mapping[int, OffsetRange]) -> dict[str, list[str]]:
-        """The files that a batch reads, by source id."""
+    def input_of(self, batch: Batch) -> BatchInput:
+        """Ask the sources what the rows of a batch are read from."""
+        return BatchInput(self._files(batch), self._splits(batch))
+
+    def _files(self, batch: Batch) -> dict[str, list[str]]:
         return {
-            source.source_id: list(source.source.files(ranges[source.number]))
+            source.source_id: list(source.source.files(batch.ranges[source.number]))
             for source in self.sources
             if isinstance(source.source, SparkFilesSource)
         }
 
-    def splits(
-        self, ranges: Mapping[int, OffsetRange], tasks: int, parallelism: int
-    ) -> dict[str, list[list[Any]]]:
-        """What each task reads, by source id."""
+    def _splits(self, batch: Batch) -> dict[str, list[list[Any]]]:
+        """Deal the splits of each source out to the tasks of the batch."""
+        tasks = batch.shape.tasks
         dealt = {}
         for source in self.sources:
             if isinstance(source.source, SplitSource):
-                splits = source.source.splits(ranges[source.number], parallelism)
+                splits = source.source.splits(batch.ranges[source.number], tasks)
                 if not isinstance(splits, Sequence):
                     raise SourceError(
                         f"the source {source.description} gave {splits!r:.100} as the splits of a batch: a "
-                        "list is expected"
+                        "list is expected",
+                        source.description,
                     )
                 dealt[source.source_id] = [list(splits[task::tasks]) for task in range(tasks)]
         return dealt
 
 
-def can_hold(source: TableSource) -> bool:
-    """True if the source itself knows how to stop at what is there."""
+def _first_said(*values: T | None) -> T | None:
+    """Return the first value that somebody has set."""
+    return next((value for value in values if value is not None), None)
+
+
+def can_prepare_available_now(source: TableSource) -> bool:
+    """Return True if the source itself knows how to stop at what is there."""
     return type(source).prepare_available_now is not TableSource.prepare_available_now
-
-
-class FixedRate(RateController):
-    """A limit without backpressure: it never learns."""
-
-    def on_batch(
-        self, processing_end_ms: int, records: int, processing_ms: int, scheduling_ms: int
-    ) -> None:
-        pass

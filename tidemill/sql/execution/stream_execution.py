@@ -74,6 +74,10 @@ class StreamExecution(ABC):
         """Give everything back, whatever :meth:`_open` has come to. Must not raise."""
 
     @abstractmethod
+    def _abandon(self) -> None:
+        """Let no batch be committed from now on. From any thread, at any time."""
+
+    @abstractmethod
     def _on_terminated(self) -> None: ...
 
     @abstractmethod
@@ -202,6 +206,7 @@ class StreamExecution(ABC):
             self._changed.notify_all()
         self._clock.interrupt_waiters()
         if not graceful and may_cancel:
+            self._abandon()  # first: whatever the user's code makes of a cancelled job, it is not committed
             cancel_jobs(self._sc, self._run_id)
         return True
 

@@ -15,7 +15,7 @@ from tidemill.receivers.tracked_blocks import TrackedBlocksSource
 from tidemill.spark.compiler.batch_leaves import BatchLeaves
 from tidemill.spark.compiler.placeholder import definition_of
 from tidemill.spark.compiler.query_compiler import QueryCompiler
-from tidemill.sql.execution.query_sources import can_hold
+from tidemill.sql.execution.query_sources import can_prepare_available_now
 from tidemill.tasks.fetch_step import RowReader
 
 if TYPE_CHECKING:
@@ -71,7 +71,10 @@ def _whole_range(source: TableSource, now_ms: int) -> OffsetRange:
     source.prepare_available_now()
     end = source.latest_offset(start, EVERYTHING, now_ms)
     # Only a source that knows where to stop is asked again: another one might go on for ever.
-    while can_hold(source) and (next_end := source.latest_offset(end, EVERYTHING, now_ms)) != end:
+    while (
+        can_prepare_available_now(source)
+        and (next_end := source.latest_offset(end, EVERYTHING, now_ms)) != end
+    ):
         end = next_end
     return OffsetRange(start, end)
 

@@ -19,19 +19,17 @@ from tidemill.batches.batch import Batch, OffsetRange
 from tidemill.batches.planner import BatchPlanner
 from tidemill.checkpoint.batch_log import BatchLog, LoggedBatches
 from tidemill.checkpoint.storage import Storage, open_storage
-from tidemill.common.options import Options
 from tidemill.common.output_modes import APPEND, COMPLETE
 from tidemill.errors import IllegalStateError, UnsupportedError
 from tidemill.receivers.tracked_blocks import TrackedBlocksSource
-from tidemill.spark.compiler.batch_output import PlannedBatch
+from tidemill.spark.compiler.batch_output import ComputedOutput
 from tidemill.spark.compiler.compared_columns import compared_columns
 from tidemill.spark.compiler.plan_rewriting import OperatorSpec
 from tidemill.spark.session.failures import user_traceback
-from tidemill.spark.session.settings import SessionConf
+from tidemill.sql.execution.checked_query import CheckedQuery
+from tidemill.sql.execution.checkpoint.query_plan import read_plan
 from tidemill.sql.execution.operator_states import StepFactory, forgets
-from tidemill.sql.execution.query_pipeline import QueryPipeline
-from tidemill.sql.execution.query_plan_file import read_plan
-from tidemill.sql.execution.query_resources import QueryParts
+from tidemill.sql.execution.query_plans import QueryPlans
 from tidemill.sql.execution.query_sources import QuerySources
 from tidemill.sql.verify.comparison import StreamResult, compare
 from tidemill.sql.verify.report import Verification
@@ -45,33 +43,31 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-def verify_query(
-    parts: QueryParts, options: Options, query_id: str, late_rows: int
-) -> Verification:
+def verify_query(query: CheckedQuery, query_id: str, late_rows: int) -> Verification:
     """Compare the batch query with the stream's result. No batch may run meanwhile."""
-    if parts.outline.reads_the_clock:
+    if query.outline.reads_the_clock:
         raise UnsupportedError(
             "verify() cannot compare a query that asks for the time (current_timestamp(), now()): each "
             "batch has had its own time"
         )
-    columns = compared_columns(parts.df)
-    storage = open_storage(parts.directory)
+    columns = compared_columns(query.spec.df)
+    storage = open_storage(query.spec.checkpoint)
     log = BatchLog(storage)
     if log.read_stream_id() is None:
         raise IllegalStateError(
-            f"verify() reads the checkpoint of the query, and {parts.directory} is gone: a temporary one is "
-            "deleted when its query stops. Call verify() before, or give the query a checkpointLocation."
+            f"verify() reads the checkpoint of the query, and {query.spec.checkpoint} is gone: a temporary "
+            "one is deleted when its query stops. Call verify() before, or give it a checkpointLocation."
         )
     logged = log.load()
     last_batch = logged.last_committed
     if last_batch is None:
         return Verification(-1, 0, compared_with="nothing: no batch has been committed yet")
-    sources = QuerySources(parts.outline.source_ids, SessionConf(parts.session), options, 0)
+    sources = query.new_sources()
     _require_rereadable(sources)
-    planner = sources.planner(parts.clock, storage)
-    history = _QueryHistory(parts, sources, query_id, storage, logged, last_batch)
+    planner = sources.planner(query.spec.clock, storage)
+    history = _QueryHistory(query, sources, query_id, storage, logged, last_batch)
     try:
-        planner.start(parts.clock.now_ms())
+        planner.start(query.spec.clock.now_ms())
         expected = history.batch_query(planner)
         with history.stream_results() as results:
             return compare(
@@ -100,7 +96,7 @@ def _require_rereadable(sources: QuerySources) -> None:
 class _QueryHistory:
     """The committed batches of a query: the input they consumed and the rows they made."""
 
-    parts: QueryParts
+    query: CheckedQuery
     sources: QuerySources
     query_id: str
     storage: Storage
@@ -121,7 +117,7 @@ class _QueryHistory:
                 each.source,
                 [OffsetRange(start, end) for start, end in pairwise(offsets) if start != end],
             )
-        return snapshot_of_ranges(self.parts.df, ranges)
+        return snapshot_of_ranges(self.query.spec.df, ranges)
 
     @contextmanager
     def stream_results(self) -> Iterator[list[StreamResult]]:
@@ -131,8 +127,8 @@ class _QueryHistory:
         - update: the state, because the sink has rows of different times;
         - append: the sink, plus for an aggregation the open windows, which are only in the state.
         """
-        mode, written = self.parts.mode, self.parts.sink.table()
-        if not self.parts.outline.facts.aggregates:
+        mode, written = self.query.spec.mode, self.query.spec.sinks[0].table()
+        if not self.query.outline.facts.aggregates:
             yield [StreamResult("the sink", _require_readable(written))]
             return
         with self._state_rows() as state:
@@ -150,43 +146,31 @@ class _QueryHistory:
 
         The batch writes nothing.
         """
-        parts, sc = self.parts, self.parts.session.sparkContext
+        spec = self.query.spec
+        sc = spec.session.sparkContext
         plan = read_plan(self.storage)
         assert plan is not None, "a query with an aggregation has written its plan"
         run_id = str(uuid.uuid4())
-        steps = _AllRowsSteps(sc, run_id, self.query_id, self.storage, parts.mode)
-        pipeline = QueryPipeline(
-            parts.compiler,
-            parts.outline,
-            self.sources,
-            steps.steps(),
-            run_id,
-            plan.partitions,
-            sc.defaultParallelism,
-            rows_accumulator(sc),
+        steps = _AllRowsSteps(sc, run_id, self.query_id, self.storage, spec.mode)
+        plans = QueryPlans(
+            self.query, self.sources, steps.steps(), run_id, plan.partitions, rows_accumulator(sc)
         )
         record = self.logged.offsets[self.last_batch]
         state = self.logged.commits[self.last_batch].state
-        pipeline.first_plan(record.batch_time_ms)
+        operators = plans.compile(1, record.batch_time_ms).operators
         ends = {each.number: record.offsets.get(each.name) for each in self.sources.sources}
         no_input = {number: OffsetRange(end, end) for number, end in ends.items()}
         batch = Batch(self.last_batch, record.batch_time_ms, no_input, {})
-        executable, context = pipeline.for_batch(
-            batch,
-            pipeline.input_of(batch, True),
-            True,
-            {
-                spec.operator: state.get(spec.operator) or (None,) * spec.partitions
-                for spec in pipeline.operators
-            },
-            None,
-            None,
-        )
+        base = {
+            each.operator: state.get(each.operator) or (None,) * each.partitions
+            for each in operators
+        }
+        executable, context = plans.for_batch(batch, self.sources.input_of(batch), base)
         # Computed once and kept: rows that reach the comparison by two ways must come from one job.
-        output = PlannedBatch(parts.session, executable, self.last_batch, True, True)
+        output = ComputedOutput(spec.session, executable, self.last_batch, True, True)
         with _published(sc, run_id, replace(context, is_replay=True)):
             try:
-                forgotten = any(forgets(spec, parts.mode) for spec in pipeline.operators)
+                forgotten = any(forgets(each, spec.mode) for each in operators)
                 is_partial = forgotten and record.watermark_ms > 0
                 yield StreamResult("the state", output.dataframe(), is_partial)
             finally:

@@ -136,7 +136,7 @@ class DStreamGraph(GraphBase):
             self._batch_ids[batch.time_ms] = batch.batch_id
             for stream in self.inputs:
                 if stream.source_id in batch.ranges:
-                    stream.plan(batch.time_ms, batch.ranges[stream.source_id])
+                    stream.plan(batch.time_ms, batch.ranges[stream.source_id], batch.shape.tasks)
             self.planned_until_ms = batch.time_ms
 
     def outputs_at(self, time_ms: int) -> dict[int, CreationSite]:
@@ -163,6 +163,12 @@ class DStreamGraph(GraphBase):
                 node.clear_metadata(time_ms)
             oldest_ms = time_ms - max((node.remember_ms for node in self._nodes), default=0)
             self._batch_ids = {at: n for at, n in self._batch_ids.items() if at > oldest_ms}
+
+    def first_batch_after(self, time_ms: int, otherwise: int) -> int:
+        """Return the id of the oldest known batch after ``time_ms``, or ``otherwise`` if there is none."""
+        with self.lock:
+            ids = (batch_id for at_ms, batch_id in self._batch_ids.items() if at_ms > time_ms)
+            return min(ids, default=otherwise)
 
     def longest_input_memory_ms(self) -> int:
         """Return how long after its batch a range of any input may still be read."""

@@ -11,6 +11,7 @@ from tidemill.errors import IllegalStateError
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
+    from tidemill.batches.running_state import RunningState
     from tidemill.state.operators import StateOperators
 
 
@@ -30,9 +31,14 @@ class GraphBase:
         self.lock = threading.RLock()
         self.zero_ms = 0
         self.planned_until_ms = -1
-        self.state: StateOperators | None = None
+        self.running_state: RunningState | None = None
         self._batch_ids: dict[int, int] = {}
         self._frozen_because: str | None = None
+
+    @property
+    def state(self) -> StateOperators | None:
+        """The versions of the state of this run; None in a stream without state, or before its start."""
+        return None if self.running_state is None else self.running_state.operators
 
     def batch_id(self, time_ms: int) -> int:
         """Return the id of the batch that was planned for ``time_ms``."""

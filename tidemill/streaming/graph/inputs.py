@@ -36,19 +36,19 @@ class InputNode(DStreamNode):
     def forget_run(self) -> None:
         super().forget_run()
         self.__dict__.pop("source", None)
-        self._ranges: dict[int, OffsetRange] = {}
+        self._ranges: dict[int, tuple[OffsetRange, int]] = {}
 
     def attach(self, spark_context: SparkContext) -> None:
         """Make the source again, for a program that was read from its checkpoint."""
         self.source = self.make_source(spark_context)
 
-    def plan(self, time_ms: int, range_: OffsetRange) -> None:
-        """Note the range that the batch of ``time_ms`` reads."""
-        self._ranges[time_ms] = range_
+    def plan(self, time_ms: int, range_: OffsetRange, tasks: int) -> None:
+        """Note the range that the batch of ``time_ms`` reads, and in how many tasks."""
+        self._ranges[time_ms] = range_, tasks
 
     def compute(self, time_ms: int) -> RDD[Any] | None:
-        range_ = self._ranges.get(time_ms)
-        return None if range_ is None else self.source.read(range_)
+        planned = self._ranges.get(time_ms)
+        return None if planned is None else self.source.read(*planned)
 
     def clear_metadata(self, time_ms: int) -> None:
         super().clear_metadata(time_ms)

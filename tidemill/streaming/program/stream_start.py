@@ -19,8 +19,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from tidemill.batches.durable import DurableBatches
-from tidemill.batches.rate_feed import RateFeed
-from tidemill.batches.state_maintenance import StateMaintenance
+from tidemill.batches.running_state import RunningState
 from tidemill.checkpoint.program_file import PROGRAM, ProgramHeader, write_program
 from tidemill.common.clock import Clock
 from tidemill.common.fault_points import fault_point
@@ -38,8 +37,8 @@ from tidemill.streaming.program.graph_pickle import pickle_graph
 from tidemill.streaming.program.program_header import assign_operator_ids, program_header
 from tidemill.streaming.program.resume_point import ResumePoint
 from tidemill.streaming.program.upgrade import OperatorRenames, take_over_operators
-from tidemill.streaming.scheduling.job_scheduler import JobScheduler
 from tidemill.streaming.scheduling.receiver_streams import StreamReceivers, receiver_sources
+from tidemill.streaming.scheduling.stream_run import StreamRun
 
 if TYPE_CHECKING:
     from tidemill.streaming.graph.dstream_graph import DStreamGraph
@@ -59,7 +58,7 @@ class StreamStart:
         self._upgraded_from: ProgramHeader | None = None
         self._renames: OperatorRenames = {}
         self._durable: DurableBatches | None = None
-        self._maintenance: StateMaintenance | None = None
+        self._state: RunningState | None = None
         self._allocation: ExecutorAllocationManager | None = None
         self.receivers: StreamReceivers | None = None
 
@@ -67,12 +66,12 @@ class StreamStart:
         self._upgraded_from = header
         self._renames = renames
 
-    def run(self, bus: ListenerBus, on_error: Callable[[BatchError], None]) -> JobScheduler:
-        """Start the stream and return its scheduler, which runs. Leaves nothing running if it fails."""
+    def run(self, bus: ListenerBus, on_error: Callable[[BatchError], None]) -> StreamRun:
+        """Start the stream, and return its run. Leave nothing running if that fails."""
         directory = self._graph.checkpoint_directory
         conf = self._graph.spark_context.getConf()
         scaling = AllocationSettings.from_conf(conf)
-        scheduler: JobScheduler | None = None
+        run: StreamRun | None = None
         retired: tuple[str, ...] = ()
         try:
             if self._upgraded_from is not None:
@@ -90,16 +89,11 @@ class StreamStart:
                 self._prepare_rdd_checkpoints(self._durable, directory)
             if receiver_sources(self._graph):
                 self.receivers = StreamReceivers(self._graph, self._clock, bus, self._durable)
-            scheduler = JobScheduler(self._graph, self._clock, bus, on_error, self._durable)
-            if scheduler.generator.rate_controllers:
-                bus.add_listener(RateFeed(scheduler.generator.rate_controllers))
-            scheduler.start()
+            run = StreamRun(self._graph, self._clock, bus, on_error, self._durable)
+            run.start_threads()
             if self._durable is not None:
-                self._durable.keep_ownership(scheduler.lose_ownership)
-            if self._recovered is None:
-                first_ms = scheduler.generator.prepare()  # 3
-            else:
-                first_ms = scheduler.generator.recover(self._recovered)
+                self._durable.keep_ownership(run.lose_ownership)
+            first_ms = run.begin() if self._recovered is None else run.resume(self._recovered)  # 3
             if self._durable is not None:
                 self._open_state(self._durable, first_ms)
             if self._durable is not None and not is_written:
@@ -109,14 +103,14 @@ class StreamStart:
                 )  # 4
                 fault_point("start.after-program")
             if self.receivers is not None:  # 5
-                self.receivers.start(scheduler.generator.rate_controllers)
+                self.receivers.start(run.rate_controllers)
             if scaling.enabled:
                 self._scale_executors(scaling, bus)
-            scheduler.generator.start()
-            return scheduler
+            run.start()
+            return run
         except BaseException:
-            if scheduler is not None:
-                scheduler.stop()
+            if run is not None:
+                run.stop()
             self.close()
             raise
 
@@ -164,7 +158,8 @@ class StreamStart:
                     ),
                     first_ms,
                 )
-        operators = StateOperators.restored(
+        state = RunningState(
+            self._graph.spark_context,
             durable.storage,
             stream_id,
             durable.logged,
@@ -172,10 +167,10 @@ class StreamStart:
         )
         if self._upgraded_from is not None:
             for node in nodes:
-                _require_same_placement(node, operators)
-        self._graph.state = operators
-        self._maintenance = StateMaintenance(self._graph.spark_context, operators)
-        self._maintenance.start()
+                _require_same_placement(node, state.operators)
+        self._graph.running_state = state
+        self._state = state
+        state.start()
 
     def _refuse_used_directory(self, durable: DurableBatches) -> None:
         if not durable.logged.offsets and not durable.storage.exists(PROGRAM):
@@ -197,8 +192,8 @@ class StreamStart:
                 logger.warning("%s", error)
         if self.receivers is not None:
             self.receivers.close()
-        if self._maintenance is not None:
-            self._maintenance.stop()
+        if self._state is not None:
+            self._state.stop()
         if self._durable is not None:
             self._durable.close()
 

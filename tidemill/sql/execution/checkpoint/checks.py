@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from tidemill.checkpoint.batch_log import LoggedBatches
 from tidemill.checkpoint.storage import Storage
 from tidemill.errors import CheckpointError, DamagedCheckpointError
-from tidemill.sql.execution.query_plan_file import PLAN
+from tidemill.sql.execution.checkpoint.query_plan import PLAN
 
 FILE_OFFSET_KEY = "logOffset"
 """The only key of an offset of files; no other source's offset looks like that."""

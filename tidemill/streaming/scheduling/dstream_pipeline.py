@@ -1,0 +1,224 @@
+"""What runs on a batch of a DStream program: the graph makes jobs, and the jobs run."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from tidemill.batches.batch import Batch, BatchShape, RangeSize
+from tidemill.batches.pipeline import BatchResult, Pipeline
+from tidemill.batches.runner import BatchAbandonedError, BatchObserver
+from tidemill.batches.running_state import RunningState
+from tidemill.batches.sink import Sink
+from tidemill.common.clock import Clock
+from tidemill.common.config import CONCURRENT_JOBS
+from tidemill.errors import BatchError
+from tidemill.progress.batch_info import ProcessedBatch, StreamInputInfo
+from tidemill.progress.events import (
+    BatchCompleted,
+    BatchStarted,
+    BatchSubmitted,
+    OutputOperationCompleted,
+    OutputOperationStarted,
+)
+from tidemill.progress.listener_bus import ListenerBus
+from tidemill.spark.session.failures import where_it_failed
+from tidemill.spark.session.job_properties import InheritedProperties, cancel_jobs, describe_job
+from tidemill.streaming.scheduling.job import Job, JobSet
+from tidemill.streaming.scheduling.job_threads import (
+    JobCompleted,
+    JobSkipped,
+    JobStarted,
+    JobThreads,
+)
+from tidemill.streaming.scheduling.stream_errors import BatchNames, StreamErrors
+
+if TYPE_CHECKING:
+    from tidemill.streaming.graph.dstream_graph import DStreamGraph
+
+
+class DStreamPipeline(Pipeline, BatchObserver[BatchResult]):
+    """Makes the jobs of a batch when its turn comes, because the state of the batch before is not known
+    earlier; runs them; and tells the listeners how far they have come.
+
+    A batch fails if one of its jobs does. Without a checkpoint directory the stream goes on all the same.
+    """
+
+    def __init__(
+        self,
+        graph: DStreamGraph,
+        clock: Clock,
+        bus: ListenerBus,
+        errors: StreamErrors,
+        names: BatchNames,
+        is_durable: bool,
+    ) -> None:
+        self._graph = graph
+        self._sc = graph.spark_context
+        self._clock = clock
+        self._bus = bus
+        self._errors = errors
+        self._names = names
+        self._is_durable = is_durable
+        self._inherited = InheritedProperties(self._sc)
+        self.threads = JobThreads(CONCURRENT_JOBS.read(self._sc.getConf()), self._run_job, clock)
+        # By batch id. Each set is changed by the thread that runs its batch.
+        self._job_sets: dict[int, JobSet] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def state(self) -> RunningState | None:
+        return self._graph.running_state
+
+    def shape(self, sizes: Mapping[int, RangeSize]) -> BatchShape:
+        return BatchShape(self._sc.defaultParallelism)
+
+    def submitted(self, batch: Batch) -> None:
+        """Announce a batch that has been planned and waits for its turn."""
+        job_set = JobSet(
+            batch,
+            self._graph.outputs_at(batch.time_ms),
+            self._input_infos(batch, finished=False),
+            self._clock.now_ms(),
+        )
+        with self._lock:
+            self._job_sets[batch.batch_id] = job_set
+        if job_set.operations:  # a batch between two slides is no event at all
+            self._bus.post(BatchSubmitted(job_set.info()))
+
+    def due_ms(self, batch: Batch) -> int:
+        """Return when the batch was submitted: since then it has waited."""
+        return self._job_sets[batch.batch_id].submission_ms
+
+    # -- running -------------------------------------------------------------------------------
+
+    def run(self, batch: Batch, sinks: Sequence[Sink]) -> BatchResult:
+        job_set = self._job_sets[batch.batch_id]
+        job_set.begun(self._clock.now_ms())
+        if job_set.operations:
+            self._bus.post(BatchStarted(job_set.info()))
+        failure = self._make_and_run_jobs(job_set)
+        if failure is None:
+            job_set.inputs = self._input_infos(batch, finished=True)
+        elif self._is_durable:
+            raise failure
+        return BatchResult(
+            {}
+            if failure is not None
+            else {source_id: info.num_records for source_id, info in job_set.inputs.items()}
+        )
+
+    def _make_and_run_jobs(self, job_set: JobSet) -> BatchError | None:
+        """Return the first error, if there was one."""
+        batch = job_set.batch
+        try:
+            jobs = self._make_jobs(batch)
+        except BaseException as error:
+            name = self._names.batch(batch.time_ms)
+            failure = self._errors.report(
+                f"The {name} failed {where_it_failed(error)}, while its jobs were made.",
+                error,
+                batch.time_ms,
+            )
+            job_set.failed(self._clock.now_ms(), str(failure))
+            return failure
+        job_set.keep_only(jobs)
+        return self._run_jobs(job_set, jobs)
+
+    def _make_jobs(self, batch: Batch) -> list[Job]:
+        self._inherited.apply()
+        # Functions given to transform() may run Spark jobs of their own.
+        describe_job(
+            self._sc,
+            self._names.job_group(batch.time_ms),
+            f"{self._names.batch(batch.time_ms)}: making its jobs",
+            batch.time_ms,
+        )
+        return self._graph.generate_jobs(batch)
+
+    def _run_jobs(self, job_set: JobSet, jobs: Sequence[Job]) -> BatchError | None:
+        first: BatchError | None = None
+        if not jobs:
+            job_set.end_ms = self._clock.now_ms()
+        for event in self.threads.run(jobs):
+            match event:
+                case JobStarted(job, at_ms):
+                    job_set.started(job, at_ms)
+                    self._bus.post(OutputOperationStarted(job_set.operations[job.output_op_id]))
+                case JobCompleted(job, at_ms, error):
+                    job_set.completed(job, at_ms, None if error is None else str(error))
+                    self._bus.post(OutputOperationCompleted(job_set.operations[job.output_op_id]))
+                    first = first or error
+                case JobSkipped(job):
+                    raise BatchAbandonedError(f"the stream stopped before {job.site} ran")
+        return first
+
+    def _run_job(self, job: Job) -> BatchError | None:
+        """Run one output operation, on whichever thread has been found for it."""
+        name = self._names.batch(job.time_ms)
+        try:
+            # Anew for each job: what one output operation sets must not reach the next.
+            self._inherited.apply()
+            describe_job(
+                self._sc,
+                self._names.job_group(job.time_ms),
+                f"{name}, output operation {job.output_op_id}: {job.site}",
+                job.time_ms,
+                job.output_op_id,
+            )
+            job.run()
+        except BaseException as error:  # also a sys.exit() of the user's
+            return self._errors.report(
+                f"The {name} failed {where_it_failed(error)}, in output operation "
+                f"{job.output_op_id}: {job.site}.",
+                error,
+                job.time_ms,
+                job.output_op_id,
+            )
+        return None
+
+    def cancel(self) -> None:
+        """End the running jobs, and those that a thread is just about to start."""
+        with self._lock:
+            running = [each for each in self._job_sets.values() if each.start_ms is not None]
+        for job_set in running:
+            cancel_jobs(self._sc, self._names.job_group(job_set.time_ms))
+
+    # -- afterwards ----------------------------------------------------------------------------
+
+    def forget(self, batch: Batch) -> int:
+        self._graph.clear_metadata(batch.time_ms)
+        readable_after_ms = batch.time_ms - self._graph.longest_input_memory_ms()
+        return self._graph.first_batch_after(readable_after_ms, batch.batch_id + 1)
+
+    def batch_done(self, batch: Batch, result: BatchResult, processed: ProcessedBatch) -> None:
+        self._announce_end(batch)
+
+    def batch_failed(self, batch: Batch, error: BaseException) -> None:
+        if not isinstance(error, BatchAbandonedError):
+            if not isinstance(error, BatchError):
+                self._errors.report(
+                    f"The {self._names.batch(batch.time_ms)} could not be committed.",
+                    error,
+                    batch.time_ms,
+                )
+            self._announce_end(batch)
+
+    def _announce_end(self, batch: Batch) -> None:
+        with self._lock:
+            job_set = self._job_sets.pop(batch.batch_id)
+        if job_set.operations:
+            self._bus.post(BatchCompleted(job_set.info()))
+
+    def _input_infos(self, batch: Batch, finished: bool) -> dict[int, StreamInputInfo]:
+        infos = {}
+        for node in self._graph.inputs:
+            range_, size = batch.ranges[node.source_id], batch.sizes[node.source_id]
+            infos[node.source_id] = StreamInputInfo(
+                node.source_id,
+                node.source.records_read(range_) if finished else size.records,
+                size.description,
+                {"source": str(node.site), "start": range_.start, "end": range_.end},
+            )
+        return infos

@@ -1,0 +1,229 @@
+"""A DStream program that has been started: its batches are planned, run and announced until it stops.
+
+::
+
+    RecurringTimer ─▶ JobGenerator ─▶ BatchRunner.plan ─▶ JobScheduler ─▶ BatchRunner.run ─▶ listeners
+                      one thread      1. plan, 2. log     batch threads    3. run … 7. announce
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from tidemill.batches.batch import Batch
+from tidemill.batches.durable import DurableBatches
+from tidemill.batches.pipeline import BatchResult
+from tidemill.batches.planner import BatchPlanner, PlannedSource
+from tidemill.batches.rate_controller import rate_controllers
+from tidemill.batches.rate_feed import RateFeed
+from tidemill.batches.recovery import NOTHING_LOGGED, recover
+from tidemill.batches.runner import BatchRunner, RunningStream
+from tidemill.common.clock import Clock
+from tidemill.common.config import CONCURRENT_JOBS
+from tidemill.errors import BatchError, CheckpointError
+from tidemill.progress.listener_bus import ListenerBus
+from tidemill.spark.session.job_properties import is_stopped
+from tidemill.streaming.scheduling.dstream_pipeline import DStreamPipeline
+from tidemill.streaming.scheduling.job_generator import JobGenerator
+from tidemill.streaming.scheduling.job_scheduler import JobScheduler
+from tidemill.streaming.scheduling.stream_errors import BatchNames, StreamErrors
+
+if TYPE_CHECKING:
+    from tidemill.streaming.graph.dstream_graph import DStreamGraph
+    from tidemill.streaming.program.resume_point import ResumePoint
+
+logger = logging.getLogger(__name__)
+
+
+class StreamRun:
+    """Prepared by :meth:`begin` or :meth:`resume`, runs from :meth:`start` to :meth:`stop`."""
+
+    def __init__(
+        self,
+        graph: DStreamGraph,
+        clock: Clock,
+        bus: ListenerBus,
+        on_error: Callable[[BatchError], None],
+        durable: DurableBatches | None = None,
+    ) -> None:
+        self._graph = graph
+        self._clock = clock
+        self._bus = bus
+        self._durable = durable
+        self._errors = StreamErrors(on_error)
+        self._names = BatchNames(graph.batch_ms)
+        conf = graph.spark_context.getConf()
+        # By source id; empty unless backpressure is on.
+        self.rate_controllers = rate_controllers(
+            conf, graph.batch_ms, [node.source_id for node in graph.inputs]
+        )
+        self.pipeline = DStreamPipeline(
+            graph, clock, bus, self._errors, self._names, durable is not None
+        )
+        self._planner = self._make_planner()
+        self._runner: BatchRunner[BatchResult] = BatchRunner(
+            RunningStream(
+                self.pipeline, self.pipeline, lambda: not is_stopped(graph.spark_context)
+            ),
+            self._planner,
+            RateFeed(self.rate_controllers),
+            clock,
+            durable,
+        )
+        self._generator = JobGenerator(clock, graph.batch_ms, self._plan, self._on_loop_error)
+        # Batches of a durable stream never overlap: each starts from the state of the one before.
+        batch_threads = 1 if durable is not None else CONCURRENT_JOBS.read(conf)
+        self._scheduler = JobScheduler(self._run_batch, batch_threads)
+        self._first_ms = 0
+        self._unfinished: list[Batch] = []
+
+    def _make_planner(self) -> BatchPlanner:
+        sources = {
+            node.source_id: PlannedSource(
+                node.operator_id,
+                node.source,
+                node.limit,
+                self.rate_controllers.get(node.source_id),
+            )
+            for node in self._graph.inputs
+        }
+        storage = None if self._durable is None else self._durable.storage
+        return BatchPlanner(sources, self._clock, storage, self._graph.batch_ms)
+
+    # -- starting ------------------------------------------------------------------------------
+
+    def begin(self) -> int:
+        """Make a new stream ready. Return the time of its first batch: the next one of the clock."""
+        self._first_ms = self._generator.next_time_ms()
+        zero_ms = self._first_ms - self._graph.batch_ms
+        self._graph.start(zero_ms)
+        recover(self._planner, self.pipeline, NOTHING_LOGGED, self._clock, zero_ms)
+        return self._first_ms
+
+    def resume(self, point: ResumePoint) -> int:
+        """Make a stream ready to go on where an earlier run of it ended.
+
+        First come the batches that were planned and not committed, as :func:`recover` finds them, THEN the
+        batches whose times have passed since, then those of the clock. IF nothing was ever planned, the first
+        batch is the one after the zero time.
+
+        Returns the time of the first batch that is planned anew.
+        """
+        assert self._durable is not None
+        logged = self._durable.logged
+        last = logged.last_planned
+        last_ms = point.zero_ms if last is None else logged.offsets[last].batch_time_ms
+        self._clock.start_after(last_ms)
+        self._graph.start(point.zero_ms)
+        position = recover(self._planner, self.pipeline, logged, self._clock, last_ms)
+        self._unfinished = list(position.unfinished)
+        if point.same_times:
+            for batch in position.readable:
+                self._graph.restore(batch)
+        self._runner.resume(position.readable, position.unfinished)
+        self._first_ms = (last_ms // self._graph.batch_ms + 1) * self._graph.batch_ms
+        return self._first_ms
+
+    def start_threads(self) -> None:
+        """Start all threads but the generator's, which begins the batches."""
+        self._bus.start()
+        self.pipeline.threads.start()
+        self._scheduler.start()
+
+    def start(self) -> None:
+        """Let the batches begin. After :meth:`begin`, or :meth:`resume`."""
+        for batch in self._unfinished:
+            self._submit(batch)
+        self._scheduler.planned_until(self._first_ms - self._graph.batch_ms)
+        self._generator.start(self._first_ms)
+
+    # -- batch after batch ---------------------------------------------------------------------
+
+    def _plan(self, time_ms: int) -> None:
+        """On the generator's thread, at every batch time."""
+        if not self._scheduler.is_halted:
+            try:
+                self._submit(self._runner.plan(time_ms))
+            except BaseException as error:
+                name = self._names.batch(time_ms)
+                self._errors.report(f"The {name} could not be planned.", error, time_ms)
+                if self._durable is not None:
+                    self._scheduler.halt()
+        self._scheduler.planned_until(time_ms)
+
+    def _submit(self, batch: Batch) -> None:
+        self.pipeline.submitted(batch)
+        self._scheduler.submit(batch)
+
+    def _run_batch(self, batch: Batch) -> None:
+        """On a batch thread, when the batch's turn has come."""
+        self._runner.run(batch, self.pipeline.due_ms(batch))
+
+    def _on_loop_error(self, error: BaseException) -> None:
+        self._errors.report("The job generator failed.", error)
+
+    def lose_ownership(self, error: CheckpointError) -> None:
+        self._errors.report("The stream has lost its checkpoint directory.", error)
+        self._runner.abandon()
+        self._scheduler.halt()
+
+    # -- waiting -------------------------------------------------------------------------------
+
+    def finish_batches(self, timeout_s: float) -> bool:
+        """Plan no new batch and wait for those that were begun. Return False if that took too long."""
+        self._generator.stop_timer()
+        return self._generator.drain(timeout_s) and self._scheduler.wait_until_idle(timeout_s)
+
+    def wait_until_processed(self, time_ms: int, timeout_s: float) -> bool:
+        """Wait until all batches up to ``time_ms`` are over and listeners know. False if too slow."""
+        return self._scheduler.wait_until_processed(
+            time_ms, timeout_s
+        ) and self._bus.wait_until_empty(timeout_s)
+
+    def wait_until_planned(self, is_left: Callable[[], bool], timeout_s: float) -> bool:
+        """Wait for as many batch times as it takes until nothing ``is_left``. False if too slow."""
+        return self._scheduler.wait_until_planned(is_left, timeout_s)
+
+    def runs_current_thread(self) -> bool:
+        """True inside an output operation or a function given to ``transform``."""
+        return self._scheduler.is_current_thread() or self.pipeline.threads.is_current_thread()
+
+    # -- stopping ------------------------------------------------------------------------------
+
+    def stop_after_running_batch(self, then: Callable[[], None]) -> None:
+        """Begin no other batch, and call ``then`` on a thread of its own when the running one has ended.
+
+        For a stop that the program's own output operation asks for: its batch is finished, and committed.
+        """
+        self._generator.stop_timer()
+        threads = self._scheduler.stop()
+
+        def wait_and_stop() -> None:
+            for thread in threads:
+                thread.join()
+            then()
+
+        threading.Thread(target=wait_and_stop, name="tidemill-stop", daemon=True).start()
+
+    def stop(self, timeout_s: float = 2.0) -> None:
+        """Begin no other job, end the running ones, and stop all threads. Idempotent."""
+        self._errors.mute()
+        # First: whatever the user's code makes of a cancelled job, its batch is not committed.
+        self._runner.abandon()
+        self._generator.stop()
+        threads = [*self._scheduler.stop(), *self.pipeline.threads.stop()]
+        self.pipeline.cancel()
+        for thread in threads:
+            if thread.ident is not None:
+                thread.join(timeout_s)
+                if thread.is_alive():
+                    logger.warning(
+                        "an output operation is still running %s s after its batch was cancelled; "
+                        "it will not be waited for",
+                        timeout_s,
+                    )
+        self._planner.stop()
+        self._bus.stop()
