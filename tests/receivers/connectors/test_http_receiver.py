@@ -17,7 +17,7 @@ import pytest
 
 from tests.receivers.executor.receiver_world import SOON_S, FakeDriver, Supervised
 from tests.waiting import wait_for
-from tidemill.errors import UsageError
+from tidemill.errors import OptionError
 from tidemill.receivers import HttpReceiver
 from tidemill.receivers.connectors.http import receiver as http_receiver
 from tidemill.receivers.connectors.http import requests as http_requests
@@ -336,7 +336,7 @@ def test_what_is_not_safe_in_time_is_answered_503(new_world: Callable[..., World
     wait_for(lambda: world.driver.offered, "the block", SOON_S)
     waiting = world.post_later(b"waiting")
     status, answer = being_stored.result(SOON_S)
-    assert (status, answer["error"][:33]) == (503, "nobody knows yet whether it is st")
+    assert (status, answer["error"][:33]) == (503, "it is not certain that the record")
     status, answer = waiting.result(SOON_S)
     assert (status, answer["error"][:17]) == (503, "nothing is stored")
     world.driver.let_go()
@@ -351,8 +351,8 @@ def test_what_the_driver_does_not_take_is_answered_503_and_it_goes_on(world: Wor
     connection.request("POST", "/", b"x", TEXT)
     answer = connection.getresponse()
     assert (answer.status, answer.getheader("Retry-After")) == (503, "2")
-    assert b"nobody knows yet" in answer.read()
-    world.driver.wait_for_error("what 1 requests sent could not be stored")
+    assert b"it is not certain that the records are stored" in answer.read()
+    world.driver.wait_for_error("the records of 1 requests could not be stored")
     world.driver.is_broken = False
     connection.request("POST", "/", b"x", TEXT)
     assert connection.getresponse().status == 200
@@ -368,7 +368,7 @@ def test_more_bodies_than_it_may_hold_are_answered_503(new_world: Callable[..., 
     assert server is not None
     wait_for(lambda: server._held_bytes == 3600, "four bodies", SOON_S)
     status, answer = world.post(b"x" * 900)
-    assert (status, answer["error"][:14]) == (503, "too much waits")
+    assert (status, answer["error"][:14]) == (503, "too many bytes")
     world.driver.let_go()
     assert [answer.result(SOON_S)[0] for answer in answers] == [200] * 4
     assert world.post(b"x" * 900)[0] == 200
@@ -519,7 +519,7 @@ def test_a_stop_answers_what_is_being_stored_and_gives_back_the_rest(world: Worl
         answer = read_all(half_sent)
         assert answer.startswith(b"HTTP/1.1 503 ")
         assert b"Retry-After" in answer
-        assert b"being stopped" in answer
+        assert b"the receiver is stopping" in answer
         assert not being_stored.done()
         world.driver.let_go()
         assert being_stored.result(SOON_S) == (200, {"records": 2})
@@ -542,7 +542,7 @@ def test_a_stop_does_not_wait_for_ever(
     world.running.stop()
     with pytest.raises((HTTPException, OSError)):
         answer.result(SOON_S)
-    world.driver.wait_for_error("is not answered")
+    world.driver.wait_for_error("some requests are not answered")
 
 
 def test_it_can_be_restarted_on_the_same_port() -> None:
@@ -616,6 +616,7 @@ def test_it_is_pickled_before_and_while_it_runs() -> None:
     ],
 )
 def test_options_that_cannot_be_are_refused(options: dict[str, Any]) -> None:
-    with pytest.raises(UsageError) as caught:
+    with pytest.raises(OptionError) as caught:
         HttpReceiver(**options)
+    assert [caught.value.option] == list(options)
     assert "two words" not in str(caught.value)

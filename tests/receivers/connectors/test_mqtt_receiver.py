@@ -20,7 +20,7 @@ from pyspark.sql import Row
 from tests.receivers.connectors.broker import Broker, ScriptedBroker
 from tests.receivers.executor.receiver_world import SOON_S, FakeDriver, Supervised
 from tests.waiting import wait_for
-from tidemill.errors import ReceiverError, UsageError
+from tidemill.errors import OptionError, ReceiverError
 from tidemill.receivers import MqttReceiver, MqttTls
 from tidemill.receivers.connectors.mqtt import receiver as mqtt_receiver
 
@@ -289,7 +289,9 @@ def test_a_record_that_cannot_be_stored_is_reported(
     driver = running(Picky("127.0.0.1", broker.port, topics="a/#", client_id="test"))
     subscribed(broker)
     broker.publish(numbered(0, 3))
-    driver.wait_for_error("sent could not be stored; it is restarted")
+    driver.wait_for_error(
+        f"messages from the MQTT broker at 127.0.0.1:{broker.port} could not be stored; it is restarted"
+    )
     wait_for(lambda: len(counts(driver)) == 3, "all messages, after all", SOON_S)
 
 
@@ -340,7 +342,7 @@ def test_a_wrong_password_is_reported_without_the_password(
     ("grants", "last", "message"),
     [
         (b"\x01\x87", b"", "refuses the subscription to 'b': Not authorized"),
-        (b"\x00\x01", b"", "delivers 'a/#' with QoS 0 only"),
+        (b"\x00\x01", b"", "delivers 'a/#' only with QoS 0"),
         (b"\x01\x01", b"\xe0\x02\x8e\x00", "each receiver needs a client_id of its own"),
         (b"\x01\x01", b"\xe0\x02\x8b\x00", "has ended: Server shutting down"),
     ],
@@ -427,8 +429,8 @@ def test_tls_is_spoken_with_a_broker_that_can_be_trusted(
         ({"topics": []}, "at least one"),
         ({"topics": ""}, "a text"),
         ({"topics": ["a", 1]}, "a text"),
-        ({"topics": "a/#/b"}, "no topic filter"),
-        ({"topics": "a+/b"}, "no topic filter"),
+        ({"topics": "a/#/b"}, "not a topic filter"),
+        ({"topics": "a+/b"}, "not a topic filter"),
         ({"protocol": "4"}, "protocol"),
         ({"max_inflight": 0}, "max_inflight"),
         ({"max_inflight": 65536}, "max_inflight"),
@@ -438,8 +440,9 @@ def test_tls_is_spoken_with_a_broker_that_can_be_trusted(
     ],
 )
 def test_options_that_cannot_be_are_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(UsageError, match=message) as caught:
+    with pytest.raises(OptionError, match=message) as caught:
         MqttReceiver(**{"host": "x", "topics": "a", "client_id": "c", **options})
+    assert caught.value.option == ("username" if "password" in options else next(iter(options)))
     assert "s3cret" not in str(caught.value)
 
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tests.receivers.helpers import PATIENCE_S, World, running
 from tests.waiting import wait_for
 from tidemill.common.lines import count_lines, split_lines
-from tidemill.errors import UsageError
+from tidemill.errors import OptionError
 from tidemill.receivers.connectors import socket_receiver
 from tidemill.receivers.connectors.socket_receiver import (
     MAX_FRAME_BYTES,
@@ -301,7 +301,9 @@ def test_a_converter_makes_records_of_the_connection(server: Server) -> None:
         connection.sendall(b"1,2\n3\n")
         assert world.await_records(3) == [1, 2, 3]
         connection.sendall(b"4\n5,six\n")
-        error = world.driver.await_error("sent made the converter fail; it is restarted")
+        error = world.driver.await_error(
+            f"data from 127.0.0.1:{server.port} made the converter fail; it is restarted"
+        )
         assert "ValueError: invalid literal for int()" in error
         assert has_closed(connection)
         # What it has made before it failed is kept, and the next connection is converted as well.
@@ -348,9 +350,11 @@ def test_a_connection_that_ends_within_a_frame(server: Server, raw: World, cut: 
 def test_a_server_that_does_not_send_lengths(server: Server, raw: World) -> None:
     connection = server.next()
     connection.sendall(b"GET / HTTP/1.1\r\n")
-    error = raw.driver.await_error("sent could not be stored; it is restarted")
+    error = raw.driver.await_error(
+        f"data from 127.0.0.1:{server.port} could not be stored; it is restarted"
+    )
     length = int.from_bytes(b"GET ", "big")
-    assert f"a frame of {length} bytes, and {MAX_FRAME_BYTES} are allowed" in error
+    assert f"a frame of {length} bytes, where at most {MAX_FRAME_BYTES} are allowed" in error
     assert "does the server send a length" in error
     assert has_closed(connection)
 
@@ -360,14 +364,18 @@ def test_a_server_that_does_not_send_lengths(server: Server, raw: World) -> None
 
 @pytest.mark.parametrize("port", [0, -1, 65536, "80", 80.0, None, True])
 def test_ports_that_are_none(port: Any) -> None:
-    with pytest.raises(UsageError, match="port to connect to must be between 1 and 65535"):
+    with pytest.raises(
+        OptionError, match="port to connect to must be between 1 and 65535"
+    ) as caught:
         SocketReceiver("localhost", port)
+    assert caught.value.option == "port"
 
 
 @pytest.mark.parametrize("host", ["", None, b"localhost"])
 def test_hosts_that_are_none(host: Any) -> None:
-    with pytest.raises(UsageError, match="host to connect to must be a name"):
+    with pytest.raises(OptionError, match="host to connect to must be a name") as caught:
         RawSocketReceiver(host, 80)
+    assert caught.value.option == "host"
 
 
 def test_it_travels_while_it_is_connected(server: Server) -> None:

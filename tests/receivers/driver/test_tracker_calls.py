@@ -25,7 +25,7 @@ from tidemill.receivers import messages
 from tidemill.receivers.blocks.files import BlockFiles, BlockFolders
 from tidemill.receivers.driver.executor_calls import ExecutorCalls
 from tidemill.receivers.driver.tracker import FROM_EXECUTORS
-from tidemill.receivers.executor.receiver_task import ExecutorSetup, TrackerClient, _Endpoint
+from tidemill.receivers.executor.receiver_task import ExecutorSetup, TrackerClient, _ReceiverCalls
 from tidemill.receivers.messages import (
     AddBlock,
     CleanupOldBlocks,
@@ -252,7 +252,7 @@ class FakeSupervisor:
 def served_receiver(folder: Path) -> Iterator[tuple[FakeSupervisor, Served]]:
     supervisor = FakeSupervisor()
     files = BlockFiles(BlockFolders(None, str(folder), 0))
-    with served(_Endpoint(cast(Any, supervisor), files).handlers()) as rpc:
+    with served(_ReceiverCalls(cast(Any, supervisor), files).handlers()) as rpc:
         yield supervisor, rpc
 
 

@@ -394,7 +394,7 @@ def test_when_pushing_fails_for_good_who_waits_learns_it(
                 waiting.join()
         assert it.generator.stop() == 2
         assert it.generator.state is GeneratorState.STOPPED
-        assert "no block is pushed any more" in caplog.text
+        assert "cannot push blocks any more" in caplog.text
 
 
 # -- all of it together ----------------------------------------------------------------------------

@@ -129,7 +129,7 @@ def test_on_safe_is_not_called_for_what_is_given_up() -> None:
         world.supervisor.give_up()
         world.supervisor.wait()
         assert told == []
-        world.driver.await_error("1 records that were received last could not be stored")
+        world.driver.await_error("the last 1 records could not be stored")
 
 
 # -- what fails is tried again ---------------------------------------------------------------------
@@ -166,7 +166,7 @@ def test_a_block_of_records_is_tried_until_it_is_safe(where: str) -> None:
 @pytest.mark.parametrize(
     ("answer", "error", "text"),
     [
-        (NOT_ACCEPTED, ReceiverError, "did not take it over: the log is full"),
+        (NOT_ACCEPTED, ReceiverError, "the driver refused the block: the log is full"),
         (ConnectionError("no answer"), ConnectionError, "no answer"),
     ],
 )
@@ -351,7 +351,7 @@ def test_a_driver_that_goes_on_refusing_at_the_end_is_believed() -> None:
         world.clock.await_waiter(1500)
         world.clock.advance(1000)
         InThread(world.supervisor.wait).join()
-        world.driver.await_error("2 records that were received last could not be stored")
+        world.driver.await_error("the last 2 records could not be stored")
 
 
 def test_at_the_end_there_is_no_pause_before_the_next_try() -> None:

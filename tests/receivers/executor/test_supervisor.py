@@ -425,4 +425,4 @@ def test_a_driver_that_cannot_be_told_does_not_stop_a_receiver(
         monkeypatch.setattr(world.driver, "report_error", gone)
         receiver.restart("why not", delay=0)
         wait_for(lambda: receiver.calls == ["start", "stop", "start"], "the restart")
-        assert "the driver could not be told: gone" in caplog.text
+        assert "cannot report it to the driver: gone" in caplog.text

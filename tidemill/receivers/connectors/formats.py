@@ -1,4 +1,4 @@
-"""The receivers that Tidemill has, by the names of their formats."""
+"""The receivers that come with Tidemill, by the names of their formats."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 from tidemill.common.config import boolean, one_of, positive, positive_int
 from tidemill.common.options import Options, non_empty, non_negative_int
 from tidemill.errors import OptionError
+from tidemill.receivers.connectors.http.receiver import HttpReceiver
+from tidemill.receivers.connectors.mqtt.receiver import MqttReceiver
+from tidemill.receivers.connectors.socket_receiver import RawSocketReceiver, SocketReceiver
 from tidemill.receivers.receiver import Receiver
 from tidemill.receivers.table_source import TEXT, ReceiverFormat
 
@@ -28,7 +31,7 @@ def storage_level(text: str) -> StorageLevel:
 
 
 def _topics(text: str) -> str | list[str]:
-    """One topic filter, or a JSON list of them: a filter may have commas in it."""
+    """Parse one topic filter, or a JSON list of them, because a filter may contain commas."""
     if not text.startswith("["):
         return non_empty(text)
     topics = json.loads(text)
@@ -37,7 +40,7 @@ def _topics(text: str) -> str | list[str]:
     return list(topics)
 
 
-# option: the argument of the receiver, and how its text is read
+# by option: the argument of the receiver, and the function that parses the option
 _Arguments = Mapping[str, tuple[str, Callable[[str], Any]]]
 
 _CONNECTED: _Arguments = {
@@ -79,7 +82,7 @@ _MQTT: _Arguments = {
 
 @dataclass(frozen=True)
 class _SecretInFile:
-    """A secret that the executor reads where it runs: it is in no option, no plan and no checkpoint."""
+    """Reads a secret from a file on the executor, so that no option, plan or checkpoint has it."""
 
     path: str
 
@@ -90,8 +93,10 @@ class _SecretInFile:
 
 @dataclass(frozen=True)
 class _FromOptions:
-    """Makes a receiver of options. ``secret`` is the argument that may also come from a file, whose option
-    has the same name with ``File`` behind it.
+    """Makes a receiver from options.
+
+    ``required`` has an example for each required option. ``secret`` is an option that may also come from a
+    file, named by an option with ``File`` appended.
     """
 
     name: str
@@ -117,38 +122,30 @@ class _FromOptions:
         if self.secret is not None and (path := read.get(f"{self.secret}File")) is not None:
             if self.secret in read:
                 raise OptionError(
-                    f"the {self.name} receiver has both {self.secret} and {self.secret}File: leave one out"
+                    f"the {self.name} receiver has both {self.secret} and {self.secret}File: leave one out",
+                    option=f"{self.secret}File",
                 )
             values[self.arguments[self.secret][0]] = _SecretInFile(path)
         return self.make(**values)
 
 
+_SERVER = {"host": '"localhost"', "port": "9999"}
+_BROKER = {"host": '"broker"', "topics": '"plant/#"', "clientId": '"plant-monitor"'}
+
+_FORMATS: Mapping[str, tuple[_FromOptions, StructType]] = {
+    factory.name: (factory, schema)
+    for factory, schema in (
+        (_FromOptions("http", HttpReceiver, _HTTP, {"port": "8090"}, "token"), TEXT),
+        (_FromOptions("mqtt", MqttReceiver, _MQTT, _BROKER, "password"), MESSAGES),
+        (_FromOptions("socket-receiver", SocketReceiver, _CONNECTED, _SERVER), TEXT),
+        (_FromOptions("raw-socket", RawSocketReceiver, _CONNECTED, _SERVER), BYTES),
+    )
+}
+
+
 def receiver_format(name: str) -> ReceiverFormat | None:
-    """The receiver of Tidemill's own that has this name as a format, or None."""
-    match name.lower():
-        case "http":
-            from tidemill.receivers.connectors.http.receiver import HttpReceiver
-
-            made = _FromOptions("http", HttpReceiver, _HTTP, {"port": "8090"}, "token")
-            schema = TEXT
-        case "mqtt":
-            from tidemill.receivers.connectors.mqtt.receiver import MqttReceiver
-
-            examples = {"host": '"broker"', "topics": '"plant/#"', "clientId": '"plant-monitor"'}
-            made = _FromOptions("mqtt", MqttReceiver, _MQTT, examples, "password")
-            schema = MESSAGES
-        case "socket-receiver":
-            from tidemill.receivers.connectors.socket_receiver import SocketReceiver
-
-            where = {"host": '"localhost"', "port": "9999"}
-            made = _FromOptions("socket-receiver", SocketReceiver, _CONNECTED, where)
-            schema = TEXT
-        case "raw-socket":
-            from tidemill.receivers.connectors.socket_receiver import RawSocketReceiver
-
-            where = {"host": '"localhost"', "port": "9999"}
-            made = _FromOptions("raw-socket", RawSocketReceiver, _CONNECTED, where)
-            schema = BYTES
-        case _:
-            return None
-    return ReceiverFormat(made.name, made, schema, made.known_options)
+    """Return the format of this name if it is a receiver of Tidemill's own, else None."""
+    if name.lower() not in _FORMATS:
+        return None
+    factory, schema = _FORMATS[name.lower()]
+    return ReceiverFormat(factory.name, factory, schema, factory.known_options)

@@ -1,4 +1,4 @@
-"""Receivers that connect to a TCP server and take what it sends."""
+"""Receivers that connect to a TCP server and store what it sends."""
 
 from __future__ import annotations
 
@@ -25,9 +25,13 @@ class _Connected(Receiver):
     def __init__(self, host: str, port: int, storage_level: StorageLevel) -> None:
         super().__init__(storage_level)
         if not isinstance(host, str) or not host:
-            raise OptionError(f"the host to connect to must be a name or an address, not {host!r}")
+            raise OptionError(
+                f"the host to connect to must be a name or an address, not {host!r}", option="host"
+            )
         if isinstance(port, bool) or not isinstance(port, int) or not 0 < port < 1 << 16:
-            raise OptionError(f"the port to connect to must be between 1 and 65535, not {port!r}")
+            raise OptionError(
+                f"the port to connect to must be between 1 and 65535, not {port!r}", option="port"
+            )
         self._host = host
         self._port = port
         self._session: _Session | None = None
@@ -44,7 +48,7 @@ class _Connected(Receiver):
 
     def _run(self, session: _Session) -> None:
         where = f"{self._host}:{self._port}"
-        error_of_user = None
+        user_error = None
         try:
             with socket.create_connection(
                 (self._host, self._port), CONNECT_TIMEOUT_S
@@ -60,12 +64,12 @@ class _Connected(Receiver):
                 else f"no connection to {where}: {error.strerror or error}"
             )
         except Exception as error:
-            message, error_of_user = f"what {where} sent {self._what_fails}", error
+            message, user_error = f"data from {where} {self._failure}", error
         if not session.has_ended:
-            self.restart(message, error_of_user)
+            self.restart(message, user_error)
 
     @property
-    def _what_fails(self) -> str:
+    def _failure(self) -> str:
         return "could not be stored"
 
     def _receive(self, session: _Session, connection: socket.socket) -> None:
@@ -79,8 +83,8 @@ class _Connected(Receiver):
 class _Session:
     """One connection, from ``onStart`` to ``onStop``.
 
-    A thread may be slow to end, as when it connects to a host that does not answer. By then the
-    receiver may have been started again: the old thread must know that it is not meant any more.
+    A thread may end late, as when it connects to a host that does not answer. By then the receiver may have
+    started again, so each thread needs to know whether its own session has ended.
     """
 
     def __init__(self) -> None:
@@ -93,7 +97,7 @@ class _Session:
         return self._connection is not None
 
     def begin(self, connection: socket.socket) -> bool:
-        """False if the session has ended before there was a connection."""
+        """Keep the connection. Return False if the session has ended before."""
         with self._lock:
             self._connection = connection
             return not self.has_ended
@@ -107,9 +111,9 @@ class _Session:
 
 
 class SocketReceiver(_Connected):
-    """Lines of text, or what a ``converter`` makes of the connection.
+    """Receives lines of text, or the records that a ``converter`` reads from the connection.
 
-    Lines are not looked at one by one: pieces of whole lines go into blocks as they came.
+    It does not split the lines: pieces of whole lines go into blocks as they came.
     """
 
     def __init__(
@@ -123,8 +127,8 @@ class SocketReceiver(_Connected):
         self._converter = converter
 
     @property
-    def _what_fails(self) -> str:
-        return super()._what_fails if self._converter is None else "made the converter fail"
+    def _failure(self) -> str:
+        return super()._failure if self._converter is None else "made the converter fail"
 
     def _receive(self, session: _Session, connection: socket.socket) -> None:
         if self._converter is None:
@@ -138,14 +142,14 @@ class SocketReceiver(_Connected):
 
     def _receive_lines(self, session: _Session, connection: socket.socket) -> None:
         store_lines = self._running_supervisor().store_lines
-        rest = bytearray()  # what has arrived of a line that has not ended yet
+        rest = bytearray()  # the beginning of a line whose end has not arrived yet
         while piece := connection.recv(READ_BYTES):
             if session.has_ended:
                 return
             if rest.endswith(b"\r"):
                 del rest[-1]
                 piece = b"\r" + piece
-            # After a carriage return that ends a piece, a newline may follow that belongs to it.
+            # A carriage return at the end of a piece may be the first half of CRLF.
             cut = max(piece.rfind(b"\n"), piece.rfind(b"\r", 0, -1)) + 1
             if cut:
                 store_lines(b"".join((rest, piece[:cut])) if rest else piece[:cut])
@@ -153,13 +157,13 @@ class SocketReceiver(_Connected):
             rest += piece[cut:]
             if len(rest) > MAX_LINE_BYTES:
                 raise ValueError(f"a line of more than {MAX_LINE_BYTES} bytes")
-        # Not what was cut off because the receiver is being stopped: that is no line.
+        # Only if the sender ended the line: a receiver that is stopping has cut it off.
         if rest and not session.has_ended:
             store_lines(bytes(rest))
 
 
 class RawSocketReceiver(_Connected):
-    """Byte strings, each after its length: four bytes, the most significant first."""
+    """Receives byte strings, each after its length: four bytes, the most significant first."""
 
     def __init__(
         self,
@@ -175,8 +179,8 @@ class RawSocketReceiver(_Connected):
                 length = int.from_bytes(header, "big")
                 if length > MAX_FRAME_BYTES:
                     raise ValueError(
-                        f"a frame of {length} bytes, and {MAX_FRAME_BYTES} are allowed: does the server "
-                        "send a length before each of its byte strings?"
+                        f"a frame of {length} bytes, where at most {MAX_FRAME_BYTES} are allowed: does the "
+                        "server send a length before each of its byte strings?"
                     )
                 frame = file.read(length) if len(header) == 4 else b""
                 if len(header) < 4 or len(frame) < length:

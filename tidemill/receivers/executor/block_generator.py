@@ -1,4 +1,4 @@
-"""From records that arrive to blocks that are stored."""
+"""Cutting the records that arrive into blocks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tidemill.receivers.blocks.format import (
 from tidemill.receivers.executor.rate_limiter import RateLimiter
 
 MAX_BLOCK_BYTES = 8 << 20
-"""A block that has grown to this size is cut before its interval is over: what waits in memory is bounded."""
+"""Cut a block of this size before its interval is over, to bound the memory of waiting records."""
 
 OnSafe = Callable[[], Any]
 
@@ -32,18 +32,18 @@ logger = logging.getLogger(__name__)
 
 
 class GeneratorState(enum.Enum):
-    INITIALIZED = "initialized"  # not started yet: nothing is accepted
+    INITIALIZED = "initialized"  # not started yet: accepts nothing
     ACTIVE = "active"  # records come in, blocks go out
-    STOPPED_ADDING = "stopped adding"  # nothing is accepted any more; the last block is being cut
-    STOPPED_GENERATING = "stopped generating"  # no other block will be cut; the last ones go out
-    STOPPED = "stopped"  # every block has gone out, or has been given up
+    STOPPED_ADDING = "stopped adding"  # accepts nothing more; cuts the last block
+    STOPPED_GENERATING = "stopped generating"  # cuts nothing more; the last blocks go out
+    STOPPED = "stopped"  # every block has gone out, or was given up
 
 
 @dataclass
 class PendingBlock:
-    """Records that belong to one block, in memory. ``of_lines``: they are pieces of text.
+    """The records of one block, in memory. With ``of_lines``, its items are pieces of text.
 
-    ``on_safe`` has what to call when the item at a position is safe, for those that want to know.
+    ``on_safe`` has functions to call when the block is safe, by the positions of their items.
     """
 
     of_lines: bool
@@ -57,8 +57,8 @@ class PendingBlock:
             return encode_lines(self.items, self.records)
         return encode_records(self.items)
 
-    def drop_what_cannot_be_stored(self) -> int:
-        """Keep the other records of a block that cannot be encoded. How many were dropped."""
+    def drop_unstorable(self) -> int:
+        """Drop the records that cannot be stored, keep the others, and return how many were dropped."""
         kept = [at for at, item in enumerate(self.items) if can_be_stored(item)]
         dropped = len(self.items) - len(kept)
         self.items = [self.items[at] for at in kept]
@@ -70,9 +70,9 @@ class PendingBlock:
 class BlockGenerator:
     """Collects records, cuts a block at every block interval, and pushes blocks on a thread of its own.
 
-    ``push`` is given one block after the other, in order. While it is busy up to ``queue_size`` blocks
-    wait; when these and the buffer are full, whoever adds a record waits as well. So what is held in
-    memory is bounded, and a sender whose receiver does not read on is slowed down.
+    It calls ``push`` with one block after the other, in order. Meanwhile up to ``queue_size`` blocks wait;
+    when the queue and the buffer are full, callers of :meth:`add` wait as well. This bounds the memory, and
+    slows down the sender of a receiver that reads no further.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class BlockGenerator:
         self._state = GeneratorState.INITIALIZED
         self._buffer = PendingBlock(of_lines=False)
         self._is_due = False
-        self._lets_wait = True
+        self._may_wait = True
         self._queue: deque[PendingBlock] = deque()
         self._changed = threading.Condition()
         self._timer = RecurringTimer(clock, interval_ms, self._on_interval, "blocks")
@@ -114,23 +114,23 @@ class BlockGenerator:
             self._pusher.start()
 
     def refuse_to_wait(self) -> None:
-        """From now on refuse what would have to wait, and who waits already.
+        """From now on refuse records that would have to wait, also those that wait already.
 
-        For a receiver that is about to be stopped: it may wait for its own threads to end.
+        For a receiver that is about to stop: its ``onStop`` may wait for threads that store.
         """
         with self._changed:
-            self._lets_wait = False
+            self._may_wait = False
             self._changed.notify_all()
         self._clock.interrupt_waiters()
 
     def stop(self, timeout_s: float | None = None) -> int:
-        """Accept nothing more, and wait until what was accepted has been pushed.
+        """Accept nothing more, and wait until all accepted records have been pushed.
 
-        1. no record is accepted any more;
-        2. what is in the buffer becomes the last block;
-        3. the pushing thread ends when the queue is empty.
+        1. Refuse new records.
+        2. Make the buffer the last block.
+        3. Wait for the pushing thread, which ends when the queue is empty.
 
-        The number of records that were not pushed within ``timeout_s``: 0, if all is well.
+        Return the number of records that were not pushed within ``timeout_s``: 0, if all is well.
         """
         with self._changed:
             if self._state is GeneratorState.INITIALIZED:
@@ -154,13 +154,13 @@ class BlockGenerator:
     # -- records come in -----------------------------------------------------------------------
 
     def add(self, record: Any, on_safe: OnSafe | None = None) -> None:
-        """Accept one record. Waits for the rate limit, and for room."""
+        """Accept one record. Wait for the rate limit, and for room."""
         if self._limiter.rate is not None:
             self._wait_for_rate(1)
         self._accept(False, (record,), 1, _size_of(record), on_safe)
 
     def add_lines(self, piece: bytes, lines: int | None = None) -> None:
-        """Accept a piece of whole lines, which are counted if the caller has not done so."""
+        """Accept a piece of whole lines; count them if the caller has not done so."""
         records = count_lines(piece) if lines is None else lines
         while (size := self._limiter.slice_size(records)) < records:
             head, piece = _cut_lines(piece, size)
@@ -191,11 +191,11 @@ class BlockGenerator:
             buffer.bytes += size
 
     def _make_room(self, of_lines: bool) -> None:
-        """Cut the block in the buffer if it is full, or of another kind. That may have to wait."""
+        """Cut the block in the buffer if it is full, or of another kind. Wait for room in the queue."""
         while self._buffer.bytes >= self._max_block_bytes or (
             self._buffer.of_lines is not of_lines and self._buffer.records
         ):
-            # What is called back by the pushing thread, and stores, would wait for itself.
+            # An ``on_safe`` that stores runs on the pushing thread, which would wait for itself.
             if self._has_room() or threading.current_thread() is self._pusher:
                 self._cut()
             elif self._must_not_wait():
@@ -204,7 +204,7 @@ class BlockGenerator:
                 self._changed.wait()
 
     def _must_not_wait(self) -> bool:
-        return self._state is not GeneratorState.ACTIVE or not self._lets_wait
+        return self._state is not GeneratorState.ACTIVE or not self._may_wait
 
     def _refusal(self) -> IllegalStateError:
         why = (
@@ -221,7 +221,7 @@ class BlockGenerator:
             if self._has_room():
                 self._cut()
             else:
-                self._is_due = True  # the pushing thread does it, when it has made room
+                self._is_due = True  # the pushing thread cuts it, when it has made room
 
     def _has_room(self) -> bool:
         return len(self._queue) < self._queue_size
@@ -247,8 +247,8 @@ class BlockGenerator:
             try:
                 self._push(block)
             except BaseException:
-                # `push` tries again by itself, and raises only when there is no use in trying on.
-                logger.exception("no block is pushed any more")
+                # `push` tries again by itself, and raises only when trying again is useless.
+                logger.exception("cannot push blocks any more")
                 with self._changed:
                     self._state = GeneratorState.STOPPED
                     self._changed.notify_all()
@@ -261,7 +261,7 @@ class BlockGenerator:
 
 
 def _size_of(record: Any) -> int:
-    """About how much memory a record takes: what is nested in it deeper than once is not looked at."""
+    """Estimate the memory of a record, down to one level of nesting."""
     size = sys.getsizeof(record)
     if isinstance(record, (str, bytes)):
         return size
@@ -273,7 +273,7 @@ def _size_of(record: Any) -> int:
 
 
 def _cut_lines(piece: bytes, lines: int) -> tuple[bytes, bytes]:
-    """The first so many lines of a piece, and the rest."""
+    """Split a piece after its first ``lines`` lines."""
     position = 0
     if b"\r" not in piece:
         for _ in range(lines):

@@ -1,4 +1,4 @@
-"""How many records a receiver may take in, and when."""
+"""Limiting the rate of a receiver."""
 
 from __future__ import annotations
 
@@ -9,25 +9,26 @@ from collections.abc import Callable
 from tidemill.common.clock import FOREVER_MS, Clock, never
 
 SLICE_MS = 80
-"""A piece of many records is admitted in slices of at most this long, so that no block is far too large."""
+"""Admit a piece of many records in slices of at most this duration, so that no block is far too large."""
 
 CATCH_UP_MS = 20
-"""Who waits wakes up late: by up to a millisecond on a clock of milliseconds, by more on a busy machine.
-So much of it is made up for; otherwise single records could never be faster than one a millisecond."""
+"""How much of a late wake-up is made up for. Waiting threads wake up late: by up to a millisecond, because
+the clock counts milliseconds, and by more on a busy machine. Without this, single records could never come
+faster than one a millisecond."""
 
-_NOTHING = 1e-6  # of a record: what is left over by floating point
+_NOTHING = 1e-6  # of a record: the error of floating point
 
 
 class RateLimiter:
-    """Makes the caller wait so that no more than ``rate`` records a second come through.
+    """Makes the caller wait so that at most ``rate`` records a second come in. Thread-safe.
 
-    What a call takes in is a debt, which is paid off at the rate of the moment; the next call waits until
-    nothing is owed. So the first never waits, a call that is interrupted owes nothing, and a pause is not
-    saved up for a burst, except ``CATCH_UP_MS`` of it. In any time, at most ``rate`` x that time comes in,
+    The records of a call are a debt, which is paid off at the current rate; the next call waits until the
+    debt is paid. So the first call never waits, an interrupted call owes nothing, and a pause is not saved up
+    for a burst, except for ``CATCH_UP_MS`` of it. In any period, at most ``rate`` x period records come in,
     and one slice of ``SLICE_MS + CATCH_UP_MS``.
 
-    ``max_rate`` is what the user allows (``spark.streaming.receiver.maxRate``); what the driver asks for
-    with :meth:`update` can only be lower. Safe for threads.
+    ``max_rate`` is the user's limit (``spark.streaming.receiver.maxRate``); the driver can only lower it,
+    with :meth:`update`.
     """
 
     def __init__(
@@ -37,28 +38,28 @@ class RateLimiter:
         self._max_rate = max_rate
         self._lock = threading.Lock()
         self._rate = self._bounded(initial_rate)
-        self._owed = 0.0  # records; below 0 is what may be caught up
+        self._owed = 0.0  # in records; below 0, that many may be caught up
         self._paid_till_ms = clock.now_ms()
 
     @property
     def rate(self) -> float | None:
-        """Records a second, or None without a limit."""
+        """The limit in records a second, or None without a limit."""
         return self._rate
 
     def update(self, rate: float | None) -> None:
-        """The driver's new limit. It holds at once, also for who waits already."""
+        """Set the driver's new limit. It holds at once, also for threads that wait already."""
         with self._lock:
             self._pay()
             self._rate = self._bounded(rate)
         self._clock.interrupt_waiters()
 
     def slice_size(self, records: int) -> int:
-        """How many of ``records`` may be admitted at once."""
+        """Return how many of ``records`` may be admitted at once."""
         rate = self._rate
         return records if rate is None else max(1, min(records, int(rate * SLICE_MS / 1000)))
 
     def acquire(self, records: int, interrupted: Callable[[], bool] = never) -> bool:
-        """Wait until ``records`` may come in. False if ``interrupted`` became true first."""
+        """Wait until ``records`` may come in. Return False if ``interrupted`` becomes true first."""
         while True:
             with self._lock:
                 now_ms = self._pay()
@@ -71,12 +72,12 @@ class RateLimiter:
                 return False
 
     def _wait_till(self, time_ms: int, rate: float, interrupted: Callable[[], bool]) -> bool:
-        """True when it may be time: the time has come, or the rate is another."""
+        """Wait for a time, or for another rate. Return False if interrupted."""
         self._clock.wait_till(time_ms, lambda: interrupted() or self._rate != rate)
         return not interrupted()
 
     def _pay(self) -> int:
-        """Pay off what the time since the last call is good for, and say what time it is."""
+        """Reduce the debt by the time since the last call, and return the time now."""
         now_ms = self._clock.now_ms()
         if self._rate is None:
             self._owed = 0.0

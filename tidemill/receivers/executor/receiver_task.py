@@ -1,4 +1,4 @@
-"""The task that a receiver runs in, on an executor."""
+"""The Spark task that runs a receiver, on an executor."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ from typing import Any
 from pyspark import TaskContext
 
 from tidemill.common.clock import SystemClock
+from tidemill.common.rpc.signing import Endpoint
 from tidemill.receivers.blocks.block import BlockInfo, BlockPlace
 from tidemill.receivers.blocks.files import BlockFiles, BlockFolders, block_folders
+from tidemill.receivers.executor.block_handler import BlockHandler, Replica, open_log
 from tidemill.receivers.executor.rate_limiter import RateLimiter
 from tidemill.receivers.executor.supervisor import ReceiverSupervisor, SupervisorSettings
 from tidemill.receivers.messages import (
@@ -38,15 +40,15 @@ from tidemill.receivers.receiver import Receiver
 from tidemill.spark.session.executors import current_executor
 
 LOOPBACK = "127.0.0.1"
-LONGEST_TEXT = 40_000
-"""Of an error. The driver takes calls up to a size, and an error that is cut is better than none."""
+MAX_ERROR_CHARS = 40_000
+"""The longest error that is reported whole. Longer ones are cut: the driver refuses very large calls."""
 
 
 @dataclass(frozen=True)
 class ExecutorSetup:
-    """What is the same for all receivers of a run.
+    """The settings that all receivers of a run share. ``tracker`` is the endpoint of the driver.
 
-    ``folders`` is None on a cluster, where each executor has its own, and a block server.
+    ``folders`` is None on a cluster, where each executor has folders of its own, and a block server.
     """
 
     run_id: str
@@ -62,11 +64,11 @@ class ExecutorSetup:
 
 
 class TrackerClient:
-    """The driver, from an executor."""
+    """Calls the receiver tracker on the driver."""
 
     def __init__(self, setup: ExecutorSetup, stream_id: int, attempt: int) -> None:
+        # Here, not above: gRPC does not survive a fork, and the driver imports this module to send tasks.
         from tidemill.common.rpc.client import RpcClient
-        from tidemill.common.rpc.signing import Endpoint
 
         self._client = RpcClient(Endpoint.parse(setup.tracker), setup.secret, setup.store_timeout_s)
         self._stream_id = stream_id
@@ -98,16 +100,20 @@ class TrackerClient:
 
 
 def _cut(text: str) -> str:
-    """The end says most: there is the error itself."""
-    return text if len(text) <= LONGEST_TEXT else f"[...]{text[-LONGEST_TEXT:]}"
+    """Cut a long text at its beginning: the error itself is at the end."""
+    return text if len(text) <= MAX_ERROR_CHARS else f"[...]{text[-MAX_ERROR_CHARS:]}"
 
 
 def executor_place(setup: ExecutorSetup) -> tuple[BlockPlace, BlockFolders]:
-    """This executor, with a block server if it is one of a cluster, and where its blocks are."""
+    """Return this executor, on a cluster with its block server, and the folders of its blocks."""
     executor_id, host = current_executor()
     if setup.folders is not None:
         return BlockPlace(executor_id, host, ""), setup.folders
-    from tidemill.receivers.blocks.server import ServerSetup, ensure_block_server, executor_pid
+    from tidemill.receivers.blocks.server import (  # imports gRPC
+        ServerSetup,
+        ensure_block_server,
+        executor_pid,
+    )
 
     pid = executor_pid()
     local = os.environ.get("SPARK_EXECUTOR_DIRS") or os.environ.get("SPARK_LOCAL_DIRS") or ""
@@ -120,7 +126,7 @@ def executor_place(setup: ExecutorSetup) -> tuple[BlockPlace, BlockFolders]:
 
 @dataclass(frozen=True)
 class StartBlockServer:
-    """``mapPartitions`` function: have a block server on this executor, and tell the driver."""
+    """A ``mapPartitions`` function that starts a block server on this executor, and tells the driver."""
 
     setup: ExecutorSetup
 
@@ -135,16 +141,15 @@ class StartBlockServer:
 
 @dataclass(frozen=True)
 class ReceiverTask:
-    """``mapPartitions`` function: runs a receiver, which it is given pickled, until it ends. Gives the error
-    that ended it, or an empty text.
+    """A ``mapPartitions`` function that runs a pickled receiver until it ends. Its result is the error that
+    ended the receiver, or an empty text.
 
-    1. The driver is asked whether the receiver may run here. If not, the task is over at once, and the
-       driver sends another.
-    2. The receiver runs; this thread waits.
-    3. It has ended and what it stored is safe: the driver is told.
+    1. Ask the driver whether the receiver may run here. If not, end at once: the driver sends another task.
+    2. Run the receiver; this thread waits.
+    3. When it has ended and its blocks are safe, tell the driver.
 
-    A task that Spark runs a second time by itself does nothing: the driver decides where a receiver goes.
-    So an error is a result, too: raised, it would be followed by a second run that knows nothing of it.
+    A task that Spark repeats by itself does nothing: only the driver decides where a receiver runs. That is
+    why an error is returned, not raised: Spark would repeat the task.
     """
 
     setup: ExecutorSetup
@@ -158,14 +163,13 @@ class ReceiverTask:
             if context is not None and context.attemptNumber() > 0:
                 return
             try:
-                self._run(pickle.loads(pickled))  # noqa: S301  # from the driver, by Spark
+                self._run(pickle.loads(pickled))  # noqa: S301  # from the driver, through Spark
                 yield ""
             except (Exception, SystemExit):
                 yield traceback.format_exc()
 
     def _run(self, receiver: Receiver) -> None:
-        from tidemill.common.rpc.server import RpcServer
-        from tidemill.receivers.executor.block_handler import BlockHandler, Replica, open_log
+        from tidemill.common.rpc.server import RpcServer  # imports gRPC
 
         place, folders = executor_place(self.setup)
         tracker = TrackerClient(self.setup, self.stream_id, self.attempt)
@@ -196,9 +200,9 @@ class ReceiverTask:
             clock,
             self.setup.supervisor,
         )
-        endpoint = _Endpoint(supervisor, files)
+        calls = _ReceiverCalls(supervisor, files)
         host = place.host if place.server else LOOPBACK
-        server = RpcServer(host, self.setup.secret, endpoint.handlers())
+        server = RpcServer(host, self.setup.secret, calls.handlers())
         server.start()
         try:
             name = type(receiver).__name__
@@ -225,7 +229,7 @@ class ReceiverTask:
         before = threading.excepthook
 
         def on_failed_thread(failed: threading.ExceptHookArgs) -> None:
-            # A thread of the user's has died: nothing would arrive any more, and nobody would know.
+            # A thread of the receiver has died: nothing would arrive any more, and nobody would know.
             name = failed.thread.name if failed.thread is not None else "?"
             supervisor.restart(f"thread {name} of the receiver failed", failed.exc_value)
 
@@ -237,8 +241,8 @@ class ReceiverTask:
             threading.excepthook = before
 
 
-class _Endpoint:
-    """What the driver can tell a running receiver."""
+class _ReceiverCalls:
+    """Handles the driver's calls to a running receiver."""
 
     def __init__(self, supervisor: ReceiverSupervisor, files: BlockFiles) -> None:
         self._supervisor = supervisor
@@ -252,7 +256,7 @@ class _Endpoint:
         }
 
     def _stop(self, body: bytes) -> bytes:
-        """The first time: end, and keep what you have. The second time: end at once."""
+        """End the receiver when its records are safe; the second time, end it at once."""
         message = decode(StopReceiver, body).message
         if self._supervisor.is_ending:
             self._supervisor.give_up()

@@ -1,4 +1,4 @@
-"""On the executor: everything around one receiver."""
+"""The supervisor of one receiver: starts and stops it, and makes safe what it stores."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ logger = logging.getLogger(__name__)
 class ReceiverPhase(enum.Enum):
     STOPPED = "stopped"  # onStart() has not been called, or onStop() has
     STARTED = "started"  # onStart() has been called, or is being called
-    STOPPING = "stopping"  # it has been asked to stop; onStop() follows when onStart() has returned
-    ENDED = "ended"  # will not start again
+    STOPPING = "stopping"  # asked to stop; onStop() follows when onStart() has returned
+    ENDED = "ended"  # it will not start again
 
 
 class Tracker(Protocol):
-    """The driver, as a supervisor sees it."""
+    """The driver's tracker, as the supervisor uses it."""
 
     def add_block(self, info: BlockInfo) -> BlockAdded: ...
 
@@ -49,7 +49,7 @@ class Tracker(Protocol):
 
 
 class Handler(Protocol):
-    """Where blocks are stored."""
+    """Stores blocks."""
 
     def store(self, block_id: str, block: EncodedBlock) -> BlockInfo: ...
 
@@ -64,13 +64,13 @@ class SupervisorSettings:
 
 
 class ReceiverSupervisor:
-    """Starts, restarts and stops a receiver, and takes care of what it stores.
+    """Starts, restarts and stops a receiver, and makes its blocks safe.
 
-    Blocks become safe in the order of these steps, each of which may be repeated:
+    A block becomes safe in these steps, each of which may be repeated:
 
-    1. the block is stored (:class:`tidemill.receivers.executor.block_handler.BlockHandler`);
-    2. the driver has taken it over (``AddBlock``);
-    3. the receiver is told (``on_safe``, or :meth:`store` returns).
+    1. store the block (:class:`tidemill.receivers.executor.block_handler.BlockHandler`);
+    2. report it to the driver, which adds it (``AddBlock``);
+    3. tell the receiver (``on_safe``, or :meth:`store` returns).
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class ReceiverSupervisor:
         self._settings = settings
         self._phase = ReceiverPhase.STOPPED
         self._phase_changed = threading.Condition(threading.RLock())
-        # Held while onStart or onStop is called: never at the same time, nor twice in a row.
+        # Held during onStart and onStop, which never run at the same time, nor twice in a row.
         self._transition = threading.RLock()
         self._storing = threading.Lock()
         self._block_numbers = itertools.count()
@@ -119,7 +119,7 @@ class ReceiverSupervisor:
         return self._phase is ReceiverPhase.STARTED
 
     def start(self) -> None:
-        """Call ``onStart``. Does nothing if the receiver has been stopped already."""
+        """Call ``onStart``. Do nothing if the receiver has been stopped already."""
         with self._transition:
             if not self._is_ending:
                 self._generator.start()
@@ -150,10 +150,10 @@ class ReceiverSupervisor:
     def restart(
         self, message: str, error: BaseException | None, delay_s: float | None = None
     ) -> None:
-        """Stop the receiver, wait, and start it, on another thread."""
+        """Stop the receiver, wait, and start it again, on another thread."""
         with self._phase_changed:
             if self._phase is not ReceiverPhase.STARTED:
-                # It is being stopped, or restarted: threads fail when what they read from is closed.
+                # It is stopping or restarting already: its threads fail when their connections close.
                 logger.info("receiver of stream %d: %s", self.stream_id, message, exc_info=error)
                 return
             self._phase = ReceiverPhase.STOPPING
@@ -170,7 +170,7 @@ class ReceiverSupervisor:
             self._start_receiver()
 
     def stop(self, message: str, error: BaseException | None = None) -> None:
-        """End the receiver for good. What it has stored goes out; :meth:`wait` returns after that."""
+        """End the receiver for good. :meth:`wait` returns when its records are safe."""
         with self._phase_changed:
             if self._is_ending:
                 return
@@ -179,19 +179,20 @@ class ReceiverSupervisor:
             if self._phase is ReceiverPhase.STARTED:
                 self._phase = ReceiverPhase.STOPPING
         self._generator.refuse_to_wait()
-        # On another thread: a receiver may stop itself, and must not wait for its own records.
+        # On another thread: a receiver that stops itself must not wait for its own records.
         threading.Thread(target=self._stop, name="tidemill-receiver-stop", daemon=True).start()
 
     def _stop(self) -> None:
-        """
-        1. ``onStop``, if ``onStart`` has been called. What is stored until it returns is accepted.
-        2. Nothing is accepted any more, and what has been accepted is made safe.
-        3. Whoever waits for the end is told.
+        """End the receiver.
+
+        1. Call ``onStop``, if ``onStart`` was called; accept records until it returns.
+        2. Accept nothing more, and make safe what was accepted.
+        3. Wake the threads that wait for the end.
         """
         try:
             self._stop_receiver()  # 1
             if lost := self._generator.stop():  # 2
-                self.report_error(f"{lost} records that were received last could not be stored")
+                self.report_error(f"the last {lost} records could not be stored")
         finally:
             with self._phase_changed:  # 3
                 self._phase = ReceiverPhase.ENDED
@@ -199,39 +200,41 @@ class ReceiverSupervisor:
             self._clock.interrupt_waiters()
 
     def wait(self) -> None:
-        """Until the receiver has ended and what it has stored is safe."""
+        """Wait until the receiver has ended and its records are safe."""
         with self._phase_changed:
             self._phase_changed.wait_for(lambda: self._phase is ReceiverPhase.ENDED)
 
     @property
     def is_ending(self) -> bool:
+        """True from the call of :meth:`stop` on."""
         return self._is_ending
 
     def give_up(self) -> None:
-        """Do not try on with what cannot be stored: who asked for the end does not wait any more."""
+        """Stop retrying blocks that cannot be stored: the driver does not wait for them any more."""
         self._gives_up = True
         self._clock.interrupt_waiters()
 
     def report_error(self, message: str, error: BaseException | None = None) -> None:
+        """Report an error to the driver, or log it here if the driver cannot be reached."""
         try:
             self._tracker.report_error(message, describe(error))
             logger.info("receiver of stream %d: %s", self.stream_id, message, exc_info=error)
         except Exception as unreachable:
-            # Else the driver says it: both together would be on one terminal, in local mode.
+            # Not above: the driver logs what it was told, in local mode on the same terminal.
             logger.warning("receiver of stream %d: %s", self.stream_id, message, exc_info=error)
-            logger.warning("the driver could not be told: %s", unreachable)
+            logger.warning("cannot report it to the driver: %s", unreachable)
 
-    # -- what the driver says ------------------------------------------------------------------
+    # -- calls of the driver -------------------------------------------------------------------
 
     def update_rate(self, rate: float | None) -> None:
         self._limiter.update(rate)
 
     def update_held(self, held_bytes: int) -> None:
-        """How much of this stream waits to be processed. Too much makes the receiver wait."""
+        """Set how many bytes of this stream wait to be processed. Too many make the receiver wait."""
         self._held_bytes = held_bytes
         self._clock.interrupt_waiters()
 
-    # -- what the receiver stores --------------------------------------------------------------
+    # -- storing -------------------------------------------------------------------------------
 
     def store(self, data: Any) -> None:
         if isinstance(data, (bytes, bytearray, memoryview)):
@@ -249,11 +252,11 @@ class ReceiverSupervisor:
         self._generator.add(record, on_safe)
 
     def store_lines(self, piece: bytes) -> None:
-        """A piece of text of whole lines: for receivers that read text, without touching each line."""
+        """Store a piece of whole lines, for receivers that read text, without splitting it."""
         self._generator.add_lines(piece)
 
     def _store_block(self, block: EncodedBlock) -> None:
-        """A block of the receiver's own, which waits for it and has the data still: it may be refused."""
+        """Store a block of the receiver, or raise: the receiver waits, and still has the data."""
         if self._generator.state is not GeneratorState.ACTIVE:
             raise self._refusal()
         if not block.records:
@@ -269,12 +272,12 @@ class ReceiverSupervisor:
         )
 
     def _push(self, pending: PendingBlock) -> None:
-        """A block of the generator's, which nobody else has: it is tried until it is safe.
+        """Store a block of the generator, which has the only copy: try until it is safe.
 
-        Only when the receiver ends, and the driver goes on refusing it, is it given up.
+        Give up only when the receiver is ending and the driver keeps refusing the block.
         """
         block = self._encode(pending)
-        # The last blocks before the end are stored in any case: there are not many.
+        # Store the last blocks before the end in any case: they are few.
         self._wait_for_room(lambda: self._is_ending or self._gives_up)
         if block.records:
             self._make_safe(block, self._is_given_up)
@@ -292,14 +295,14 @@ class ReceiverSupervisor:
         try:
             return pending.encode()
         except SourceError as error:
-            dropped = pending.drop_what_cannot_be_stored()
+            dropped = pending.drop_unstorable()
             self.report_error(f"{dropped} records are lost, because they cannot be stored", error)
             return pending.encode()
 
     def _make_safe(
         self, block: EncodedBlock, is_hopeless: Callable[[int, Exception], bool]
     ) -> None:
-        """Steps 1 and 2, until they succeed. Raises if that is hopeless after so many failures."""
+        """Repeat steps 1 and 2 until they succeed. Raise when ``is_hopeless(failures, error)``."""
         block_id = f"input-{self.stream_id}-{self._run_id}-{next(self._block_numbers)}"
         info: BlockInfo | None = None
         for failures in itertools.count(1):
@@ -310,7 +313,7 @@ class ReceiverSupervisor:
                 if answer.accepted:
                     self._held_bytes = answer.held_bytes
                     return
-                raise ReceiverError(f"the driver did not take it over: {answer.reason}")
+                raise ReceiverError(f"the driver refused the block: {answer.reason}")
             except Exception as error:
                 if is_hopeless(failures, error):
                     raise
@@ -319,7 +322,7 @@ class ReceiverSupervisor:
                 self._pause(pause_ms)
 
     def _pause(self, pause_ms: int) -> None:
-        """Before another try. Who is to stop tries again at once."""
+        """Wait before another try; try at once when the receiver begins to stop."""
         before = (self._phase, self._is_ending, self._gives_up)
         self._clock.wait_till(
             self._clock.now_ms() + pause_ms,
@@ -327,11 +330,11 @@ class ReceiverSupervisor:
         )
 
     def _wait_for_room(self, interrupted: Callable[[], bool]) -> None:
-        """Backpressure of the last resort: batches stand still, and so does who would wait for them."""
+        """Wait until batches have freed memory, or until interrupted: without batches nothing frees any."""
         if self._has_room():
             return
         logger.warning(
-            "receiver of stream %d waits: %d bytes have not been processed yet",
+            "the receiver of stream %d waits: %d bytes are stored and not processed yet",
             self.stream_id,
             self._held_bytes,
         )
@@ -348,4 +351,5 @@ class ReceiverSupervisor:
 
 
 def describe(error: BaseException | None) -> str:
+    """Return the traceback of an error, or an empty text."""
     return "" if error is None else user_traceback(error)

@@ -1,4 +1,4 @@
-"""From the body of a request to records: all of them, or none."""
+"""Parsing the body of a request into records: all of them, or none."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from tidemill.common.lines import split_lines
 ParseBody = Callable[[bytes], list[Any]]
 
 ANY_FORMAT = "application/x-www-form-urlencoded"
-"""What curl says when it was told nothing: it says nothing about the body."""
+"""The default content type of curl, which says nothing about the body."""
 
 NDJSON = ("application/x-ndjson", "application/ndjson", "application/jsonl")
 
 
 class BodyError(ValueError):
-    """The body is not what it says it is; the message says where."""
+    """The body does not have the form that its content type promises; the message says where."""
 
 
 def parse_lines(body: bytes) -> list[Any]:
-    """Each line is a record.
+    """Return each line as a record.
 
     >>> parse_lines(b"one\\r\\ntwo\\n\\nthree")
     ['one', 'two', '', 'three']
@@ -31,7 +31,7 @@ def parse_lines(body: bytes) -> list[Any]:
 
 
 def parse_json(body: bytes) -> list[Any]:
-    """An object is one record; an array is as many as it has elements.
+    """Return an object as one record, or the elements of an array as records.
 
     >>> parse_json(b'{"a": 1}'), parse_json(b'[1, {"a": 1}]')
     ([{'a': 1}], [1, {'a': 1}])
@@ -45,7 +45,7 @@ def parse_json(body: bytes) -> list[Any]:
 
 
 def parse_ndjson(body: bytes) -> list[Any]:
-    """Each line is a JSON value, and a record. Empty lines are none.
+    """Return the JSON value of each line as a record; skip empty lines.
 
     >>> parse_ndjson(b'{"a": 1}\\n\\n[2, 3]\\n')
     [{'a': 1}, [2, 3]]
@@ -55,7 +55,7 @@ def parse_ndjson(body: bytes) -> list[Any]:
 
 
 def parser_for(format_: str, content_type: str | None) -> ParseBody | None:
-    """What reads a body of this type, for a receiver of this format. None: nothing does."""
+    """Return the function that parses a body of this type for a receiver of this format, or None."""
     if content_type is None or content_type == ANY_FORMAT:
         return parse_lines if format_ == "lines" else parse_json
     if format_ == "lines":
@@ -78,10 +78,10 @@ def _value(text: str, where: str) -> Any:
     try:
         return json.loads(text, parse_constant=_no_constant)
     except RecursionError:
-        raise BodyError(f"{where} is not JSON that can be read: it is nested too deeply") from None
+        raise BodyError(f"{where} is JSON that is nested too deeply") from None
     except ValueError as error:
         raise BodyError(f"{where} is not JSON: {error}") from None
 
 
 def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON number")
+    raise ValueError(f"{name} is not a JSON number")

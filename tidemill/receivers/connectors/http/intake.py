@@ -1,4 +1,4 @@
-"""Between the requests of an HTTP receiver and the blocks that it stores."""
+"""Gathering the requests of an HTTP receiver into blocks."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from tidemill.receivers.executor.block_generator import MAX_BLOCK_BYTES
 
 
 class Progress(enum.Enum):
-    WAITING = "waiting"  # in the queue: can be taken back, as if it had never come
-    STORING = "storing"  # in a block that is being stored: nobody knows yet
-    SAFE = "safe"  # in a block that the driver has taken over
+    WAITING = "waiting"  # in the queue: it can be withdrawn, as if it had never come
+    STORING = "storing"  # in a block that is being stored: the outcome is open
+    SAFE = "safe"  # in a block that the driver knows
     NOT_STORED = "not stored"  # nothing of it is kept
-    UNCERTAIN = "uncertain"  # it could not be stored, as far as one can tell from here
+    UNCERTAIN = "uncertain"  # storing failed, but the driver may have it all the same
 
 
 class ClosedError(Exception):
-    """Nothing is taken in any more."""
+    """The intake accepts nothing any more."""
 
 
 class KeyReusedError(Exception):
-    """The key of an earlier body came with another body."""
+    """A request has the key of an earlier one, but another body."""
 
 
 @dataclass(eq=False)
 class Submission:
-    """The records of one request, which become safe together. ``digest`` is that of its body."""
+    """The records of one request, which become safe together. ``digest`` is the digest of its body."""
 
     records: Sequence[Any]
     size: int
@@ -43,18 +43,18 @@ class Submission:
 
 
 class Intake:
-    """Stores what requests bring, many of them in one block.
+    """Stores the records of requests, many requests in one block.
 
     A thread of its own repeats:
 
-    1. wait until a request has come, and until ``gather_ms`` have gone by since the last block;
-    2. take all that wait by then, up to the size of a block, and store them as one list;
-    3. tell each of them.
+    1. wait for a request, and until ``gather_ms`` have passed since the last block;
+    2. take all waiting requests, up to the size of a block, and store their records as one list;
+    3. tell each request the outcome.
 
-    So a lone request is stored at once, and any number of requests makes no more than one block
-    in ``gather_ms``. A request is never spread over two blocks: all of it is stored, or nothing.
+    So a lone request is stored at once, and any number of requests makes at most one block in ``gather_ms``.
+    A request is never spread over two blocks: all of it is stored, or nothing.
 
-    ``on_failure`` is told what could not be stored.
+    It calls ``on_failure`` when a block cannot be stored.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Intake:
         self._changed = threading.Condition()
         self._queue: deque[Submission] = deque()
         self._is_closed = False
-        self._by_key: dict[str, Submission] = {}  # those that are waiting or being stored
+        self._by_key: dict[str, Submission] = {}  # those that wait or are being stored
         self._safe_keys: OrderedDict[str, tuple[bytes, int]] = OrderedDict()
         self._thread = threading.Thread(target=self._run, name="tidemill-http-intake", daemon=True)
 
@@ -92,7 +92,7 @@ class Intake:
     def submit(
         self, records: Sequence[Any], size: int, key: str | None = None, digest: bytes = b""
     ) -> tuple[Submission, bool]:
-        """Queue records to be stored. True: they came before with the same key, and this is that one."""
+        """Queue records. Return their submission, and True if they came before with the same key."""
         with self._changed:
             if key is not None and (earlier := self._earlier(key, digest)) is not None:
                 return earlier, True
@@ -109,7 +109,7 @@ class Intake:
             return submission, False
 
     def wait(self, submission: Submission, timeout_s: float) -> Progress:
-        """What has become of it. What only waits by then is taken back."""
+        """Return the outcome of a submission. Withdraw it if it is still in the queue after ``timeout_s``."""
         submission.finished.wait(timeout_s)
         with self._changed:
             if submission.progress is Progress.WAITING:
@@ -143,9 +143,9 @@ class Intake:
     # -- blocks --------------------------------------------------------------------------------
 
     def close(self, timeout_s: float) -> bool:
-        """Take nothing more, give back what waits, and wait for the block that is being stored.
+        """Accept nothing more, withdraw what waits, and wait for the block that is being stored.
 
-        False if that is not decided within ``timeout_s``.
+        Return False if its outcome is still open after ``timeout_s``.
         """
         with self._changed:
             self._is_closed = True
@@ -191,10 +191,11 @@ class Intake:
             return Progress.SAFE
         except Exception as error:
             if self._is_closed and isinstance(error, IllegalStateError):
-                return Progress.NOT_STORED  # it waited for its turn when the receiver was stopped
+                return Progress.NOT_STORED  # the receiver stopped while the block waited
             self._on_failure(
-                f"what {len(group)} requests sent could not be stored: they are told to send it again",
+                f"the records of {len(group)} requests could not be stored: their clients are told to send "
+                "them again",
                 error,
             )
-            # The driver may have it, and its answer was lost on the way.
+            # The driver may know the block: perhaps only its answer was lost.
             return Progress.UNCERTAIN

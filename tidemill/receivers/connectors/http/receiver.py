@@ -1,4 +1,4 @@
-"""A receiver that others post to."""
+"""A receiver to which clients post records over HTTP."""
 
 from __future__ import annotations
 
@@ -25,34 +25,35 @@ logger = logging.getLogger(__name__)
 
 
 class HttpReceiver(Receiver):
-    """Listens for HTTP requests, and stores what they post::
+    """Listens for HTTP requests, and stores the records that they post::
 
         lines = ssc.receiverStream(HttpReceiver(port=8090))
         #  curl --data-binary $'one\\ntwo\\n' http://127.0.0.1:8090/
 
-    A request is answered 200 when its records are safe, with ``{"records": 2}``. Any other answer, or
-    none, means: send it again. After a 503 or a broken connection the records may be stored all the
-    same, and are there twice then, unless the request had an ``Idempotency-Key``: what comes with a
-    key that came before is not stored again. Keys are remembered by this receiver while it runs, the
-    last ``remembered_keys`` of them; one that was started anew, here or elsewhere, knows none.
+    It answers a request with 200 and ``{"records": 2}`` when its records are safe. Any other answer, or none,
+    means: send it again. After a 503 or a broken connection the records may be stored all the same, so that
+    sending again stores them twice, unless the request has an ``Idempotency-Key``: a body whose key came
+    before is not stored again. The receiver remembers the last ``remembered_keys`` keys while it runs; after
+    a restart, here or elsewhere, it knows none.
 
     Parameters:
-        port: where to listen. 0: any free port; ``address_file`` says which.
-        host: the address to listen at. Only this machine can reach the default; with any other,
+        port: the port to listen on; 0 for any free port, which ``address_file`` tells.
+        host: the address to listen on. Only this machine can reach the default; with any other address,
             set a ``token``, and put a proxy in front that speaks TLS.
-        path: where records are posted to. ``GET /health`` answers 200 while it receives.
-        format: ``"lines"``: each line of a text is a record, a ``str``. ``"json"``: an object is a
-            record, an array is as many as it has elements; ``application/x-ndjson``: each line is one.
-        token: what requests must have in ``Authorization: Bearer <token>``. A function is called on the
-            executor: then the token is not in the checkpoint, as in
+        path: the path to which clients post. ``GET /health`` answers 200 while the receiver runs.
+        format: with ``"lines"``, each line of the body is a record, a ``str``. With ``"json"``, an object is
+            a record, and so is each element of an array, or each line of ``application/x-ndjson``.
+        token: the token that requests must have in ``Authorization: Bearer <token>``. A function is called
+            on the executor, which keeps the token out of the checkpoint, as in
             ``token=lambda: open("/run/secrets/token").read().strip()``.
-        max_body_bytes: a larger body is answered 413.
-        timeout_s: what is not safe after so long is answered 503.
-        read_timeout_s: so long a body may take to arrive.
-        max_connections: so many clients may be connected at once; idle ones give way.
-        gather_ms: no more than one block is made in this time; requests that come meanwhile share it.
-        address_file: a file on the executor's host, or on a file system that all of them share. While
-            the receiver runs it has the URL to post to, and a receiver that moves writes it anew.
+        max_body_bytes: the largest body; a larger one is answered with 413.
+        timeout_s: how long records may take to become safe; after that the answer is 503.
+        read_timeout_s: how long a body may take to arrive.
+        max_connections: how many clients may be connected at once; idle ones give way.
+        gather_ms: at most one block is made in this time, which all requests of that time share.
+        remembered_keys: how many idempotency keys the receiver remembers.
+        address_file: a file on the executor's host, or on a file system that all executors share. While the
+            receiver runs, the file has the URL to post to; a receiver that moves writes it again.
     """
 
     def __init__(
@@ -74,13 +75,22 @@ class HttpReceiver(Receiver):
     ) -> None:
         super().__init__(storageLevel)
         if isinstance(port, bool) or not isinstance(port, int) or not 0 <= port < 1 << 16:
-            raise OptionError(f"the port to listen on must be between 0 and 65535, not {port!r}")
+            raise OptionError(
+                f"the port to listen on must be between 0 and 65535, not {port!r}", option="port"
+            )
         if not isinstance(host, str) or not host:
-            raise OptionError(f"the host to listen at must be an address or a name, not {host!r}")
+            raise OptionError(
+                f"the host to listen on must be an address or a name, not {host!r}", option="host"
+            )
         if not isinstance(path, str) or not path.startswith("/") or path == "/health":
-            raise OptionError(f"the path must begin with '/' and not be '/health', not {path!r}")
+            raise OptionError(
+                f"the path must begin with '/' and differ from '/health', not {path!r}",
+                option="path",
+            )
         if format not in FORMATS:
-            raise OptionError(f"the format must be 'lines' or 'json', not {format!r}")
+            raise OptionError(
+                f"the format must be 'lines' or 'json', not {format!r}", option="format"
+            )
         if token is not None and not callable(token):
             _check_token(token)
         for name, value in (
@@ -90,10 +100,10 @@ class HttpReceiver(Receiver):
             ("max_connections", max_connections),
         ):
             if not value > 0:
-                raise OptionError(f"{name} must be above 0, not {value!r}")
+                raise OptionError(f"{name} must be above 0, not {value!r}", option=name)
         for name, value in (("gather_ms", gather_ms), ("remembered_keys", remembered_keys)):
             if value < 0:
-                raise OptionError(f"{name} must be at least 0, not {value!r}")
+                raise OptionError(f"{name} must be at least 0, not {value!r}", option=name)
         self._port = port
         self._host = host
         self._path = path
@@ -111,7 +121,7 @@ class HttpReceiver(Receiver):
 
     @property
     def address(self) -> str | None:
-        """The URL to post to. None where it does not run: on the driver."""
+        """The URL to post to, or None where the receiver does not run, as on the driver."""
         server = self._server
         if server is None:
             return None
@@ -146,19 +156,21 @@ class HttpReceiver(Receiver):
         intake.start()
         server.start()
         if token is None and self._host not in ("127.0.0.1", "::1", "localhost"):
-            logger.warning("whoever reaches %s can post records: it has no token", self.address)
+            logger.warning(
+                "everyone who reaches %s can post records: it has no token", self.address
+            )
         logger.info("listening at %s", self.address)
         if self._address_file is not None:
             _write(self._address_file, f"{self.address}\n")
 
     def onStop(self) -> None:
-        """1. Nothing new is taken in. 2. What is being stored is answered. 3. Connections are closed."""
+        """1. Accept nothing more. 2. Answer the requests that are being stored. 3. Close the connections."""
         address, server, intake = self.address, self._server, self._intake
         self._server = self._intake = None
         if server is None or intake is None:
             return
         if not intake.close(STORE_GRACE_S):  # 1, 2
-            self.reportError("what was being stored when the receiver was stopped is not answered")
+            self.reportError("some requests are not answered: their records were not safe in time")
         server.stop(ANSWER_GRACE_S)  # 3
         if self._address_file is not None:
             _remove(self._address_file, f"{address}\n")
@@ -169,13 +181,15 @@ class HttpReceiver(Receiver):
 
 def _check_token(token: Any) -> bytes:
     if not isinstance(token, str) or not token or not all("!" <= char <= "~" for char in token):
-        # It is not shown: this message ends up in logs.
-        raise OptionError("the token must be a text of visible ASCII characters without spaces")
+        # Without the token: this message ends up in logs.
+        raise OptionError(
+            "the token must be a text of visible ASCII characters without spaces", option="token"
+        )
     return token.encode()
 
 
 def _write(path: str, text: str) -> None:
-    """Whoever reads the file sees all of it, or the one before."""
+    """Replace a file, so that its readers see the whole new text or the whole old one."""
     staged = f"{path}.{os.getpid()}.tmp"
     with open(staged, "w", encoding="utf-8") as file:
         file.write(text)
@@ -183,7 +197,7 @@ def _write(path: str, text: str) -> None:
 
 
 def _remove(path: str, text: str) -> None:
-    """Unless another receiver has written its own address there since."""
+    """Delete a file, unless another receiver has written its own address to it since."""
     with suppress(OSError):
         with open(path, encoding="utf-8") as file:
             is_ours = file.read() == text

@@ -1,4 +1,4 @@
-"""One connection of an HTTP receiver: requests are read, checked, stored and answered."""
+"""One connection of an HTTP receiver: reads, checks, stores and answers requests."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 
 class RefusedError(Exception):
-    """A request that is answered with an error."""
+    """A request is refused, with this status and message as its answer."""
 
     def __init__(
         self, status: HTTPStatus, message: str, headers: Mapping[str, str] | None = None
@@ -49,7 +49,7 @@ class RefusedError(Exception):
 
 
 class TimedReader(io.RawIOBase):
-    """Reads from a connection until ``deadline_ms``, however little of it comes at a time."""
+    """Reads from a connection until a deadline, however little arrives at a time."""
 
     def __init__(self, connection: socket.socket, clock: Clock) -> None:
         self._connection = connection
@@ -71,14 +71,16 @@ class TimedReader(io.RawIOBase):
 
 
 class HttpRequests(BaseHTTPRequestHandler):
-    """What a request must pass, in this order; an error is answered and nothing of it is stored:
+    """Handles the requests of one connection.
+
+    It checks a request in this order; a request that fails is answered with an error, and not stored:
 
     1. the path (404) and the method (405);
-    2. the token (401), or without one, that no web page sends it (403);
-    3. the length (411, 413, 400) and the type of the body (415), before anything of it is read;
-    4. the body: whole and in time (408), not too large (413), well-formed (400).
+    2. the token (401), or without one, that no web page sends the request (403);
+    3. the length (411, 413, 400) and the type of the body (415), before reading any of it;
+    4. the body: complete in time (408), not too large (413), well-formed (400).
 
-    Then its records are stored, and it waits until they are safe: 200. If they are not in time, 503.
+    Then it stores the records, and answers 200 when they are safe, or 503 if that takes too long.
     """
 
     protocol_version = "HTTP/1.1"
@@ -107,7 +109,7 @@ class HttpRequests(BaseHTTPRequestHandler):
         self.server.end_request(self.connection)
 
     def handle_expect_100(self) -> bool:
-        self._expects_100 = True  # answered when the body is really wanted
+        self._expects_100 = True  # answered when the body is about to be read
         return True
 
     def serve(self) -> None:
@@ -146,16 +148,16 @@ class HttpRequests(BaseHTTPRequestHandler):
     def _check_sender(self) -> None:
         token = self.server.settings.token
         if token is None:
-            # A browser sends this header with what a page of another site posts, and nobody else does:
-            # a page that somebody looks at on this machine must not be able to post here.
+            # Browsers, and only they, send this header with the posts of a page. Web pages that are open on
+            # this machine must not be able to post here.
             if self.headers.get("Origin") is not None:
                 raise RefusedError(
                     HTTPStatus.FORBIDDEN,
                     "web pages may post only with a token, and this receiver has none",
                 )
             return
-        given = self.headers.get("Authorization", "").strip().encode("latin-1", "replace")
-        if not hmac.compare_digest(given, b"Bearer " + token):
+        credentials = self.headers.get("Authorization", "").strip().encode("latin-1", "replace")
+        if not hmac.compare_digest(credentials, b"Bearer " + token):
             raise RefusedError(
                 HTTPStatus.UNAUTHORIZED,
                 "the header 'Authorization: Bearer <token>' is missing or wrong",
@@ -172,13 +174,13 @@ class HttpRequests(BaseHTTPRequestHandler):
             raise RefusedError(
                 HTTPStatus.BAD_REQUEST, f"the Idempotency-Key must have 1 to {MAX_KEY} characters"
             )
-        held = 0
+        reserved = 0
         pieces: list[bytes] = []
         try:
             for piece in self._pieces(length):
-                if not self.server.hold(len(piece)):
-                    raise _unavailable("too much waits to be stored: send it again later")
-                held += len(piece)
+                if not self.server.reserve(len(piece)):
+                    raise _unavailable("too many bytes wait to be stored: send it again later")
+                reserved += len(piece)
                 pieces.append(piece)
             self._has_unread_body = False
             return self._store(parse, b"".join(pieces), key)
@@ -187,23 +189,23 @@ class HttpRequests(BaseHTTPRequestHandler):
                 HTTPStatus.REQUEST_TIMEOUT, "the body did not arrive in time: nothing is stored"
             ) from None
         finally:
-            self.server.let_go(held)
+            self.server.release(reserved)
 
     def _announces_body(self) -> bool:
         return "Transfer-Encoding" in self.headers or self.headers.get("Content-Length", "0") != "0"
 
     def _length(self) -> int | None:
-        """How many bytes the body has. None: it comes in chunks."""
+        """Return the number of bytes of the body, or None if it comes in chunks."""
         encodings = self.headers.get_all("Transfer-Encoding", [])
         lengths = self.headers.get_all("Content-Length", [])
         if encodings:
             if lengths:
                 raise RefusedError(
-                    HTTPStatus.BAD_REQUEST, "both Content-Length and Transfer-Encoding are there"
+                    HTTPStatus.BAD_REQUEST, "there are both Content-Length and Transfer-Encoding"
                 )
             if [encoding.strip().lower() for encoding in encodings] != ["chunked"]:
                 raise RefusedError(
-                    HTTPStatus.NOT_IMPLEMENTED, "the only Transfer-Encoding here is 'chunked'"
+                    HTTPStatus.NOT_IMPLEMENTED, "the only supported Transfer-Encoding is 'chunked'"
                 )
             return None
         if not lengths:
@@ -219,9 +221,7 @@ class HttpRequests(BaseHTTPRequestHandler):
         unsupported = HTTPStatus.UNSUPPORTED_MEDIA_TYPE
         encoding = self.headers.get("Content-Encoding", "identity")
         if encoding.strip().lower() != "identity":
-            raise RefusedError(
-                unsupported, f"a body with Content-Encoding {encoding!r} is not read here"
-            )
+            raise RefusedError(unsupported, f"the Content-Encoding {encoding!r} is not supported")
         charset = self.headers.get_content_charset()
         if charset not in (None, "utf-8", "utf8", "us-ascii"):
             raise RefusedError(unsupported, f"the body must be UTF-8, not {charset}")
@@ -283,7 +283,7 @@ class HttpRequests(BaseHTTPRequestHandler):
     def _too_large(self) -> RefusedError:
         return RefusedError(
             HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-            f"a body may have {self.server.settings.max_body_bytes} bytes: send several",
+            f"a body may have at most {self.server.settings.max_body_bytes} bytes: send several",
         )
 
     # -- records -------------------------------------------------------------------------------
@@ -302,7 +302,7 @@ class HttpRequests(BaseHTTPRequestHandler):
         except KeyReusedError:
             raise RefusedError(
                 HTTPStatus.UNPROCESSABLE_ENTITY,
-                "this Idempotency-Key came before with another body; nothing is stored",
+                "this Idempotency-Key came before, with another body; nothing is stored",
             ) from None
         match intake.wait(submission, self.server.settings.timeout_s):
             case Progress.SAFE:
@@ -316,8 +316,8 @@ class HttpRequests(BaseHTTPRequestHandler):
                 )
             case _:
                 raise _unavailable(
-                    "nobody knows yet whether it is stored: send it again, with the same "
-                    "Idempotency-Key if it had one"
+                    "it is not certain that the records are stored: send them again, with the same "
+                    "Idempotency-Key if there was one"
                 )
 
     # -- answers -------------------------------------------------------------------------------
@@ -333,20 +333,20 @@ class HttpRequests(BaseHTTPRequestHandler):
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(data)))
         if self._has_unread_body or self.server.intake.is_closed:
-            self.send_header("Connection", "close")  # which also ends the loop over requests
+            self.send_header("Connection", "close")  # this also ends the loop over requests
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(data)
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """For requests that the standard library does not understand."""
+        """Answer a request that the standard library does not understand."""
         self.close_connection = True
-        self.request_version = self.protocol_version  # else the status would not be sent to some
+        self.request_version = self.protocol_version  # HTTP/0.9 clients would get no status
         status = HTTPStatus(code)
         self._answer(status, {"error": message or status.phrase}, {"Connection": "close"})
 
     def _drain(self) -> None:
-        """Read on for a moment: a client that still sends would not see the answer otherwise."""
+        """Read on for a moment: a client that is still sending would not see the answer otherwise."""
         with suppress(OSError):
             self.connection.shutdown(socket.SHUT_WR)
             self._timed.allow(DRAIN_S)
@@ -369,4 +369,4 @@ def _unavailable(message: str) -> RefusedError:
 
 
 def _stopping() -> RefusedError:
-    return _unavailable("nothing is stored: the receiver is being stopped. Send it again later")
+    return _unavailable("nothing is stored: the receiver is stopping. Send it again later")

@@ -1,4 +1,4 @@
-"""The listening side of an HTTP receiver: connections, and no more of them than it can bear."""
+"""The server of an HTTP receiver: accepts connections, up to a limit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tidemill.receivers.connectors.http.intake import Intake
 from tidemill.receivers.connectors.http.requests import HttpRequests
 
 POLL_S = 0.1
-"""How soon the accepting thread sees that it is to end."""
+"""How often the accepting thread checks whether to end."""
 
 FULL = (
     b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 2\r\nConnection: close\r\n"
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class HttpSettings:
-    """``timeout_s`` is for records to become safe, ``read_timeout_s`` for a whole body to arrive."""
+    """The settings of the server: ``timeout_s`` limits storing records, ``read_timeout_s`` reading a body."""
 
     path: str
     format: str
@@ -42,16 +42,16 @@ class HttpSettings:
 
     @property
     def max_held_bytes(self) -> int:
-        """Of all bodies together that have been read and are not answered yet."""
+        """The limit for all bodies together that are read and not answered yet."""
         return 4 * self.max_body_bytes
 
 
 class HttpServer(ThreadingMixIn, TCPServer):
-    """A thread for each connection. Connections that have not sent a request yet give way to new ones.
+    """Runs a thread for each connection. Idle connections give way to new ones.
 
-    When ``max_connections`` are open, the one that has been without a complete request head for the
-    longest time is closed: a client that is idle or dawdles cannot keep others out. If all of them are
-    at work, a new one is answered 503.
+    When ``max_connections`` are open, it closes the one that has waited longest for a complete request head:
+    an idle or slow client cannot keep others out. If all connections have a request in progress, it answers a
+    new one with 503.
     """
 
     daemon_threads = True
@@ -82,7 +82,7 @@ class HttpServer(ThreadingMixIn, TCPServer):
         ).start()
 
     def stop(self, grace_s: float) -> None:
-        """Take no connection any more, let requests be answered for ``grace_s``, then close them."""
+        """Accept no more connections, give requests ``grace_s`` to be answered, then close them all."""
         self.shutdown()
         self.server_close()
         with self._changed:
@@ -94,27 +94,29 @@ class HttpServer(ThreadingMixIn, TCPServer):
 
     # -- memory --------------------------------------------------------------------------------
 
-    def hold(self, size: int) -> bool:
-        """Count bytes of a body that has been read. False: there are too many already."""
+    def reserve(self, size: int) -> bool:
+        """Add ``size`` bytes to the count of all bodies. Return False if that exceeds the limit."""
         with self._changed:
             if self._held_bytes + size > self.settings.max_held_bytes:
                 return False
             self._held_bytes += size
             return True
 
-    def let_go(self, size: int) -> None:
+    def release(self, size: int) -> None:
+        """Subtract the bytes of a body that has been answered."""
         with self._changed:
             self._held_bytes -= size
 
     # -- connections ---------------------------------------------------------------------------
 
     def begin_request(self, connection: socket.socket) -> bool:
-        """The head of a request is there. False: too late, the connection has been given up."""
+        """Note that a request head has arrived. Return False if the connection was closed meanwhile."""
         with self._changed:
             self._idle.pop(connection, None)
             return connection in self._open
 
     def end_request(self, connection: socket.socket) -> None:
+        """Note that a request is answered: the connection is idle."""
         with self._changed:
             if connection in self._open:
                 self._idle[connection] = None
@@ -131,7 +133,7 @@ class HttpServer(ThreadingMixIn, TCPServer):
                 self._open.add(connection)
                 self._idle[connection] = None
         if is_full:
-            connection.settimeout(0)  # a new connection has room for as little as this
+            connection.settimeout(0)  # the send buffer of a new connection has room for this
             with suppress(OSError):
                 connection.send(FULL)
             self.shutdown_request(connection)
@@ -148,12 +150,12 @@ class HttpServer(ThreadingMixIn, TCPServer):
     def handle_error(self, request: Any, client_address: Any) -> None:
         error = sys.exc_info()[1]
         if isinstance(error, OSError):
-            logger.debug("the connection of %s broke: %s", client_address, error)
+            logger.debug("the connection from %s broke: %s", client_address, error)
         else:
-            logger.warning("a request of %s failed", client_address, exc_info=error)
+            logger.warning("a request from %s failed", client_address, exc_info=error)
 
 
 def _shut(connection: socket.socket) -> None:
-    """Wake the thread that reads; it closes the connection itself."""
+    """Wake the thread that reads from a connection; that thread closes it."""
     with suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)

@@ -22,7 +22,7 @@ NEVER_S = 0xFFFFFFFF
 
 @dataclass(frozen=True)
 class MqttTls:
-    """Files on the executors, in PEM. Without ``ca_file``, the authorities that the system trusts.
+    """PEM files on the executors. Without ``ca_file``, the authorities that the system trusts.
 
     ``cert_file`` and ``key_file`` are for brokers that ask clients for a certificate.
     """
@@ -40,27 +40,27 @@ class MqttReceiver(Receiver):
         )
         readings.map(lambda message: (message.topic, float(message.payload))).pprint()
 
-    A message is acknowledged to the broker when it is safe. The session is persistent: what has not
-    been acknowledged when the receiver or the broker dies, and what is published while the receiver is
-    away, is delivered later. So with ``qos=1`` no message is lost, and one may come twice.
+    It acknowledges a message to the broker when the message is safe. The session is persistent: the broker
+    delivers later the messages that were not acknowledged when the receiver or the broker died, and those
+    published while the receiver was away. So with ``qos=1`` no message is lost, and some may come twice.
 
     Needs paho-mqtt on the executors: ``pip install 'tidemill[mqtt]'``.
 
     Parameters:
-        host, port: the broker.
+        host, port: the address of the broker.
         topics: a topic filter, or a list of them. Receivers share the messages of ``$share/name/filter``.
-        client_id: the name of the session at the broker. It must stay the same from run to run, and no
-            other client may have it.
-        qos: 1, or 0 for messages that may be lost. (With QoS 2 a broker forgets a message before it is
-            safe here. What is published with QoS 2 arrives with 1.)
-        username, password: a function as the password is called on the executor; then the password is
-            not in the checkpoint.
-        tls: True, or a :class:`MqttTls`. The usual port is 8883 then.
+        client_id: the name of the session at the broker. It must stay the same from run to run, and no other
+            client may use it.
+        qos: 1, or 0 for messages that may be lost. (With QoS 2 a broker forgets a message before it is safe
+            here. Messages published with QoS 2 arrive with 1.)
+        username, password: a password that is a function is called on the executor, which keeps the password
+            out of the checkpoint.
+        tls: True, or a :class:`MqttTls`. The usual port is then 8883.
         protocol: ``"5"`` or ``"3.1.1"``.
-        max_inflight: a broker has at most so many messages delivered that are not acknowledged yet. This
+        max_inflight: how many messages the broker may deliver before the first of them is acknowledged. This
             needs protocol 5; with 3.1.1 the broker decides (Mosquitto: ``max_inflight_messages``, 20).
-        session_expiry_s: how long the broker keeps the session of a receiver that does not come back.
-            None: for ever, as with protocol 3.1.1.
+        session_expiry_s: how long the broker keeps the session of a receiver that does not come back; None
+            for ever, as with protocol 3.1.1.
         keepalive_s: how soon a dead connection is noticed.
     """
 
@@ -83,28 +83,34 @@ class MqttReceiver(Receiver):
     ) -> None:
         super().__init__(storageLevel)
         if not isinstance(host, str) or not host:
-            raise OptionError(f"the host of the broker must be a name or an address, not {host!r}")
-        _check_whole("the port of the broker", port, 1, 65535)
-        _check_whole("max_inflight", max_inflight, 1, 65535)
-        _check_whole("keepalive_s", keepalive_s, 1, 65535)
+            raise OptionError(
+                f"the host of the broker must be a name or an address, not {host!r}", option="host"
+            )
+        _check_range("port", port, 1, 65535, "the port of the broker")
+        _check_range("max_inflight", max_inflight, 1, 65535)
+        _check_range("keepalive_s", keepalive_s, 1, 65535)
         if session_expiry_s is not None:
-            _check_whole("session_expiry_s", session_expiry_s, 1, NEVER_S)
+            _check_range("session_expiry_s", session_expiry_s, 1, NEVER_S)
         if not isinstance(client_id, str) or not client_id:
             raise OptionError(
                 "an MQTT receiver needs a client_id of its own that stays the same from run to run: "
-                f"the broker keeps its messages by it; not {client_id!r}"
+                f"the broker keeps its messages by it; not {client_id!r}",
+                option="client_id",
             )
         if qos not in (0, 1) or isinstance(qos, bool):
             raise OptionError(
                 f"qos must be 0 or 1, not {qos!r}: with 2, the broker forgets messages before they are "
-                "safe here, and what is published with 2 arrives with 1"
+                "safe here; messages published with 2 arrive with 1",
+                option="qos",
             )
         if protocol not in PROTOCOLS:
-            raise OptionError(f"the protocol must be '5' or '3.1.1', not {protocol!r}")
+            raise OptionError(
+                f"the protocol must be '5' or '3.1.1', not {protocol!r}", option="protocol"
+            )
         if password is not None and username is None:
-            raise OptionError("a password needs a username")
+            raise OptionError("a password needs a username", option="username")
         if not isinstance(tls, (bool, MqttTls)):
-            raise OptionError(f"tls must be True, False or a MqttTls, not {tls!r}")
+            raise OptionError(f"tls must be True, False or a MqttTls, not {tls!r}", option="tls")
         self.topics = _topic_filters(topics)
         self.host = host
         self.port = port
@@ -122,13 +128,16 @@ class MqttReceiver(Receiver):
 
     @property
     def where(self) -> str:
+        """The broker, as messages name it."""
         return f"the MQTT broker at {self.host}:{self.port}"
 
     def password(self) -> str | None:
+        """Return the password; call the user's function for it if there is one."""
         return self._password() if callable(self._password) else self._password
 
     def onStart(self) -> None:
         try:
+            # Here, not above: only executors need paho-mqtt, which is an optional dependency.
             from tidemill.receivers.connectors.mqtt.session import MqttSession
         except ModuleNotFoundError as error:
             if error.name is None or error.name.split(".")[0] != "paho":
@@ -142,18 +151,18 @@ class MqttReceiver(Receiver):
         threading.Thread(target=session.run, name="tidemill-mqtt", daemon=True).start()
 
     def onStop(self) -> None:
-        """What has arrived becomes safe and is acknowledged, within reason; the broker keeps the rest."""
+        """Acknowledge messages that become safe within ``DRAIN_S``; the broker keeps the rest."""
         session, self._session = self._session, None
         if session is not None:
             session.close(DRAIN_S)
 
-    # -- what the session tells ----------------------------------------------------------------
+    # -- calls of the session ------------------------------------------------------------------
 
     def on_connected(self, has_session: bool) -> None:
         if self._was_connected and not has_session:
             self.reportError(
-                f"{self.where} had forgotten the session of {self.client_id!r}: what was published "
-                "while the receiver was not connected is lost"
+                f"{self.where} had forgotten the session of {self.client_id!r}: messages published "
+                "while the receiver was not connected are lost"
             )
         self._was_connected = True
 
@@ -165,23 +174,28 @@ class MqttReceiver(Receiver):
         return {**super().__getstate__(), "_session": None, "_was_connected": False}
 
 
-def _check_whole(name: str, value: Any, least: int, most: int) -> None:
+def _check_range(option: str, value: Any, least: int, most: int, name: str = "") -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise OptionError(f"{name} must be a whole number from {least} to {most}, not {value!r}")
+        raise OptionError(
+            f"{name or option} must be a whole number from {least} to {most}, not {value!r}",
+            option=option,
+        )
 
 
 def _topic_filters(topics: Any) -> tuple[str, ...]:
     filters = (topics,) if isinstance(topics, str) else tuple(topics)
     if not filters:
-        raise OptionError("an MQTT receiver needs at least one topic")
+        raise OptionError("an MQTT receiver needs at least one topic", option="topics")
     for filter_ in filters:
         if not isinstance(filter_, str) or not filter_ or "\0" in filter_:
-            raise OptionError(f"a topic must be a text, not {filter_!r}")
+            raise OptionError(f"a topic must be a text, not {filter_!r}", option="topics")
         levels = filter_.split("/")
         if "#" in levels[:-1] or any(
             len(level) > 1 and ("#" in level or "+" in level) for level in levels
         ):
             raise OptionError(
-                f"{filter_!r} is no topic filter: '+' stands for a whole level, and '#' for all that follow"
+                f"{filter_!r} is not a topic filter: '+' stands for a whole level, and '#' for all that "
+                "follow",
+                option="topics",
             )
     return filters

@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
 CONNECT_TIMEOUT_S = 10.0
 REFUSED_DELAY_S = 10.0
-"""After a refusal a receiver waits longer: it will hardly be taken back within two seconds."""
+"""How long to wait after a refusal: the broker will hardly change its mind within two seconds."""
 ANSWER_S = 2.0
-LOOK_S = 1.0
+MAX_WAIT_S = 1.0
 SESSION_TAKEN_OVER = 142
 NO_TOPIC = "tidemill/nothing/is/published/here"
 MESSAGE = Row("topic", "payload")
@@ -43,17 +43,14 @@ logger = logging.getLogger(__name__)
 
 
 class MqttSession:
-    """Connects, subscribes, stores what comes, and acknowledges it when it is safe.
+    """Connects, subscribes, stores messages, and acknowledges them when they are safe.
 
-    A message is on its way from the moment it is stored until it is safe. The broker sends it again if
-    the connection ends before it has been acknowledged:
+    1. A message arrives: store it, with a callback for when it is safe.
+    2. Its block is safe.
+    3. Acknowledge the message, if this very connection is still there. Otherwise the broker sends it again.
 
-    1. the message arrives, and is stored with what to do when it is safe;
-    2. its block is safe;
-    3. it is acknowledged, if this very connection is still there.
-
-    While the stream takes in less than arrives the network thread waits in (1), and reads nothing: a
-    broker that does not know ``max_inflight`` is slowed down by that.
+    While more messages arrive than the stream accepts, the network thread waits in (1) and reads nothing,
+    which slows down even a broker that does not know ``max_inflight``.
     """
 
     def __init__(self, receiver: MqttReceiver) -> None:
@@ -72,7 +69,7 @@ class MqttSession:
             client_id=receiver.client_id,
             clean_session=None if is_v5 else False,
             protocol=MQTTProtocolVersion.MQTTv5 if is_v5 else MQTTProtocolVersion.MQTTv311,
-            reconnect_on_failure=False,  # the receiver is restarted, and everybody knows
+            reconnect_on_failure=False,  # restarting the receiver reports the failure as well
             manual_ack=True,
         )
         self._client.connect_timeout = CONNECT_TIMEOUT_S
@@ -84,7 +81,7 @@ class MqttSession:
         self._loop = NetworkLoop(self._client)
 
     def run(self) -> None:
-        """Connect, and be the network thread until the connection ends."""
+        """Connect, and serve as the network thread until the connection ends."""
         receiver = self._receiver
         try:
             if receiver.username is not None:
@@ -94,7 +91,7 @@ class MqttSession:
                     receiver.tls.ca_file, receiver.tls.cert_file, receiver.tls.key_file
                 )
             self._connect()
-        except (OSError, ValueError) as error:  # ValueError: paho refuses files for TLS with it
+        except (OSError, ValueError) as error:  # ValueError: paho refuses TLS files
             self._end(f"no connection to {receiver.where}: {error}")
             return
         with self._changed:
@@ -105,7 +102,7 @@ class MqttSession:
             self._loop.run()
             self._end(f"the connection to {receiver.where} has ended")
         except Exception as error:
-            self._end(f"what {receiver.where} sent could not be stored", error=error)
+            self._end(f"messages from {receiver.where} could not be stored", error=error)
 
     def _connect(self) -> None:
         receiver = self._receiver
@@ -124,13 +121,12 @@ class MqttSession:
         )
 
     def close(self, drain_s: float) -> None:
-        """Disconnect, and leave to the broker what is not safe.
+        """Disconnect, and leave unsafe messages to the broker.
 
-        1. What comes from now on is not stored; what has been stored has ``drain_s`` to become safe and
-           be acknowledged.
-        2. Wait until the broker has read the acknowledgements. One that finds the connection closed when
-           it wants to send the next message reads no further, and would deliver them all again.
-           It answers requests in order, so any request will do that changes nothing.
+        1. Ignore new messages; give stored ones ``drain_s`` to become safe and be acknowledged.
+        2. Wait until the broker has read the acknowledgements. A broker that finds the connection closed when
+           it sends the next message reads no further, and would deliver all of them again. It answers
+           requests in order, so wait for the answer to a request that changes nothing.
         3. Disconnect.
         """
         with self._changed:
@@ -163,14 +159,14 @@ class MqttSession:
         on_safe = partial(self._on_safe, message.mid) if is_acknowledged else None
         try:
             self._receiver.storeRecord(MESSAGE(message.topic, bytes(message.payload)), on_safe)
-        except IllegalStateError:  # stopped just now: the broker keeps it
+        except IllegalStateError:  # the receiver has just stopped: the broker keeps the message
             with self._changed:
                 self._unsafe -= is_acknowledged
                 self._changed.notify_all()
 
     def _on_safe(self, message_id: int) -> None:
         with self._changed:
-            # On another connection the number may be that of another message.
+            # On another connection, another message may have this number.
             if self._is_connected:
                 self._client.ack(message_id, 1)
             self._unsafe -= 1
@@ -189,7 +185,7 @@ class MqttSession:
             self._is_connected = True
         receiver.on_connected(flags.session_present)
         if receiver.protocol == "5":
-            # What is retained comes with the first subscription only, not after every restart.
+            # Retained messages come with the first subscription only, not after every restart.
             options = SubscribeOptions(
                 receiver.qos, retainHandling=SubscribeOptions.RETAIN_SEND_IF_NEW_SUB
             )
@@ -208,7 +204,7 @@ class MqttSession:
                 return
             if reason.value < receiver.qos:
                 receiver.reportError(
-                    f"{receiver.where} delivers {topic!r} with QoS {reason.value} only: messages may be "
+                    f"{receiver.where} delivers {topic!r} only with QoS {reason.value}: messages may be "
                     "lost"
                 )
         logger.info("subscribed to %s of %s", ", ".join(receiver.topics), receiver.where)
@@ -238,7 +234,7 @@ class MqttSession:
                 REFUSED_DELAY_S,
             )
         else:
-            # Not every broker says it when another client takes a session over.
+            # Not every broker says so when another client takes over a session.
             self._end(
                 f"the connection to {receiver.where} has ended: {reason}. If that happens again and "
                 f"again: does another client have the client_id {receiver.client_id!r}?",
@@ -249,36 +245,36 @@ class MqttSession:
     ) -> None:
         with self._changed:
             self._is_connected = False
-            is_news = not (self._has_ended or self._is_closing)
+            is_unexpected = not (self._has_ended or self._is_closing)
             self._has_ended = True
             self._changed.notify_all()
-        if is_news:
+        if is_unexpected:
             self._receiver.on_ended(message, delay_s, error)
 
 
 class NetworkLoop:
-    """What ``Client.loop_forever`` does, in a process that may have any number of files open.
+    """Replaces ``Client.loop_forever`` in a process with any number of open files.
 
-    paho's own loop uses ``select``, which knows the first 1024 only: with a later one it would end, and
-    tell nobody.
+    paho's own loop uses ``select``, which supports only file descriptors below 1024: with a higher one the
+    loop would end silently.
     """
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self._woken, self._wakes = socket.socketpair()
-        self._woken.setblocking(False)
-        self._wakes.setblocking(False)
-        # Called on the thread that has something to send. This loop is the only one that does send.
+        self._wake_receiver, self._wake_sender = socket.socketpair()
+        self._wake_receiver.setblocking(False)
+        self._wake_sender.setblocking(False)
+        # paho calls this on the thread that has something to send; only this loop sends.
         client.on_socket_register_write = lambda *_: self._wake()
 
     def _wake(self) -> None:
-        with suppress(OSError):  # full of calls already, or closed
-            self._wakes.send(b".")
+        with suppress(OSError):  # the buffer is full of wake-ups, or closed
+            self._wake_sender.send(b".")
 
     def run(self) -> None:
-        """Until the client has no connection any more."""
-        with self._woken, self._wakes, selectors.DefaultSelector() as selector:
-            selector.register(self._woken, selectors.EVENT_READ)
+        """Send and receive until the client has no connection any more."""
+        with self._wake_receiver, self._wake_sender, selectors.DefaultSelector() as selector:
+            selector.register(self._wake_receiver, selectors.EVENT_READ)
             connection = self._client.socket()
             if connection is None:
                 return
@@ -289,14 +285,14 @@ class NetworkLoop:
                 if wanted != selectors.EVENT_READ | writes:
                     wanted = selectors.EVENT_READ | writes
                     selector.modify(connection, wanted)
-                # TLS may have read more from the connection than it has given out.
+                # TLS may have read more from the connection than it has delivered.
                 has_more = isinstance(connection, ssl.SSLSocket) and connection.pending() > 0
-                ready = selector.select(0 if has_more else LOOK_S)
+                ready = selector.select(0 if has_more else MAX_WAIT_S)
                 self._work(connection, {key.fileobj: events for key, events in ready}, has_more)
 
     def _work(self, connection: Any, ready: dict[Any, int], has_more: bool) -> None:
-        if self._woken in ready:
-            self._woken.recv(4096)
+        if self._wake_receiver in ready:
+            self._wake_receiver.recv(4096)
         if has_more or ready.get(connection, 0) & selectors.EVENT_READ:
             self._client.loop_read()
         if self._client.want_write():
