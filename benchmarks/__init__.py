@@ -1,4 +1,4 @@
-"""Tidemill side by side with ``pyspark.streaming``: same programs, same Spark, same run.
+"""Benchmarks of Tidemill side by side with Spark's own streaming: same programs, same Spark, same run.
 
-``make bench`` runs all; ``python -m benchmarks small_batch`` runs one.
+``make bench`` runs all benchmarks; ``python -m benchmarks small_batch`` runs one.
 """

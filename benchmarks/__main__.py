@@ -1,4 +1,4 @@
-"""Runs the benchmarks and says for each whether its target is met."""
+"""Run the benchmarks and print for each whether it meets its target."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ ALL = {
 def main(names: list[str]) -> int:
     unknown = sorted(set(names) - set(ALL))
     if unknown:
-        print(f"no such benchmark: {', '.join(unknown)}; there are {', '.join(ALL)}")
+        print(f"unknown benchmark: {', '.join(unknown)}; choose from {', '.join(ALL)}")
         return 2
-    warnings.simplefilter("ignore", FutureWarning)  # pyspark.streaming says that it is deprecated
+    warnings.simplefilter("ignore", FutureWarning)  # pyspark.streaming warns that it is deprecated
     met = [ALL[name]() for name in names or ALL]
     return 0 if all(met) else 1
 

@@ -1,7 +1,7 @@
-"""Word-count capacity in lines per second, 10 words a line, from large files and large lists.
+"""Word-count capacity in lines per second, 10 words per line, from large files and large lists.
 
-Words follow Zipf's law, as in natural text. A batch is two files, or one list, of a
-million lines in all; the engines take turns and see the same data.
+Words follow Zipf's law, as in natural text. A batch is two files, or one list, with a million lines in
+total; the engines take turns and get the same data.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def word_count(lines: Any, counted: list[int]) -> None:
 
 
 def from_directory(engine: str, sc: Any, lines: list[str], scratch: Path) -> float:
-    """Lines per second of one batch that finds two new files."""
+    """Return the lines per second of a batch that finds two new files."""
     incoming, staged = scratch / "incoming", scratch / "staged"
     for directory in (incoming, staged):
         directory.mkdir(exist_ok=True)
@@ -55,7 +55,7 @@ def from_directory(engine: str, sc: Any, lines: list[str], scratch: Path) -> flo
         part.rename(incoming / part.name)
     times.wait_for(lambda: sum(counted) == 10 * len(lines))
     ssc.stop(stopSparkContext=False, stopGraceFully=True)
-    # Both files fell into one batch, or into two that follow each other.
+    # Both files are in one batch, or in two consecutive ones.
     busy = [at for at, count in zip(sorted(times.by_batch), counted, strict=False) if count]
     return len(lines) / sum(times.by_batch[at] for at in busy) * 1000
 
@@ -77,7 +77,7 @@ def main() -> bool:
     met = True
     with tempfile.TemporaryDirectory() as scratch:
         for title, run in (("directory", from_directory), ("queue of lists", from_queue)):
-            print(f"Word-count capacity, from a {title}: {LINES:,} lines a batch")
+            print(f"Word-count capacity from a {title}, {LINES:,} lines per batch")
             rates: dict[str, list[float]] = {engine: [] for engine in ENGINES}
             for _ in range(ROUNDS):
                 for engine in ENGINES:

@@ -1,4 +1,4 @@
-"""The two engines, and one way to run a program on either and see how long its batches took."""
+"""The two DStream engines, and a way to run a program on either and measure its batches."""
 
 from __future__ import annotations
 
@@ -20,12 +20,14 @@ ENGINES: dict[str, Any] = {PYSPARK: pyspark.streaming, TIDEMILL: tidemill.stream
 
 @contextmanager
 def spark_for_one_run() -> Iterator[SparkContext]:
-    """Two cores and Unix domain sockets for both engines, and Python workers that no other run used:
-    Tidemill tunes the workers it runs on, which would make pyspark.streaming faster as well."""
+    """Start Spark with two cores, Unix domain sockets and fresh Python workers.
+
+    Tidemill tunes the workers it runs on, so sharing them would make pyspark.streaming faster as well.
+    """
     spark = tidemill.session(
         "benchmarks", master="local[2]", config={"spark.ui.enabled": False}, quiet=True
     )
-    # Java calls the listeners and functions of pyspark.streaming back over this server.
+    # Java calls the listeners and functions of pyspark.streaming through this server.
     from pyspark.java_gateway import ensure_callback_server_started
 
     ensure_callback_server_started(spark.sparkContext._gateway)  # type: ignore[no-untyped-call]
@@ -35,7 +37,7 @@ def spark_for_one_run() -> Iterator[SparkContext]:
 
 @dataclass
 class Times:
-    """A listener for either engine: the processing time in milliseconds of each completed batch."""
+    """A listener for either engine that notes the processing time of each batch in milliseconds."""
 
     by_batch: dict[int, int] = field(default_factory=dict)
     changed: threading.Condition = field(default_factory=threading.Condition)
@@ -49,7 +51,7 @@ class Times:
     def wait_for(self, condition: Callable[[], bool], timeout_s: float = 300) -> None:
         with self.changed:
             if not self.changed.wait_for(condition, timeout_s):
-                raise TimeoutError(f"no such batch within {timeout_s} s")
+                raise TimeoutError(f"the batch did not complete within {timeout_s} s")
 
 
 def listener_for(engine: str, times: Times) -> Any:

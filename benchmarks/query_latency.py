@@ -1,8 +1,8 @@
-"""Time of a small trigger of a structured query: 1,000 rows, without state and with it.
+"""The time of a small trigger of a structured query: 1,000 rows, without and with state.
 
-The time is what progress reports call ``triggerExecution``, and what lies between the beginnings of two
-triggers of a query that never waits. For information: the same with a file of 1,000 rows a trigger, and with
-files as its output.
+It measures the ``triggerExecution`` of progress reports, and the time between the starts of two triggers of a
+query that never waits. For information, it also measures one input file of 1,000 rows per trigger, and files
+as output.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ def stateful(session: SparkSession) -> DataFrame:
 def compare(
     title: str, here: Peers, names: list[str], run: Callable[[SparkSession], Batches]
 ) -> float:
-    """Rounds in turns. The ratio of the times of a trigger."""
+    """Run the engines in turns, in rounds, and return the ratio of their trigger times."""
     print(title, flush=True)
     found: dict[str, list[Batches]] = {name: [] for name in names}
     for round_ in range(ROUNDS + 1):
         for name in names:
             batches = run(here.sessions[name])
-            if round_:  # the first one is for the JVM to warm up
+            if round_:  # the first round warms up the JVM
                 found[name].append(batches)
     print("  triggerExecution")
     trigger = print_values({n: [ms for b in found[n] for ms in b.trigger_ms] for n in names}, "ms")
@@ -67,7 +67,7 @@ def of_rate(here: Peers, query: Callable[[SparkSession], DataFrame], mode: str) 
 
 
 def write_files(session: SparkSession, folder: Path) -> Path:
-    """A file for each trigger, and some more."""
+    """Write one file for each trigger, and some more."""
     count = WARM_UP + BATCHES + 10
     rows = session.range(0, ROWS * count, 1, count).selectExpr("id AS value")
     rows.write.parquet(str(folder))
@@ -92,7 +92,7 @@ def to_files(here: Peers) -> Any:
         query = writer.option("checkpointLocation", str(place / "c")).start(str(place / "out"))
         try:
             wait_for_batch(query, WARM_UP + BATCHES)
-            return Batches.of(query.recentProgress, WARM_UP, WARM_UP + BATCHES)
+            return Batches.from_progress(query.recentProgress, WARM_UP, WARM_UP + BATCHES)
         finally:
             query.stop()
 
@@ -115,8 +115,8 @@ def main() -> bool:
         met &= verdict("ratio of triggerExecution", ratio, 0.3, at_most=True)
         folder = write_files(here.sessions[TIDEMILL], here.new_folder())
         for title, run in (
-            (f"One parquet file of {ROWS:,} rows a trigger", of_files(here, folder)),
-            (f"{ROWS:,} rows a trigger into parquet files", to_files(here)),
+            (f"One parquet file of {ROWS:,} rows per trigger", of_files(here, folder)),
+            (f"{ROWS:,} rows per trigger into parquet files", to_files(here)),
         ):
             ratio = compare(title, here, names, run)
             print(f"  ratio of triggerExecution: {ratio:.2f} (for information)\n", flush=True)

@@ -1,6 +1,6 @@
-"""Ten structured queries at once on one session: each an aggregation, as fast as it can.
+"""Ten structured queries in parallel on one session, each an aggregation that runs as fast as it can.
 
-Every batch has 1,000 rows over 100 keys. What counts is how many rows all ten have committed in some seconds.
+Every batch has 1,000 rows over 100 keys. The result is the number of rows per second that all ten commit.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def rows_per_s(here: Peers, name: str) -> float:
 
 
 def main() -> bool:
-    print(f"{QUERIES} aggregations at once, {ROWS:,} rows a batch, {SECONDS} s", flush=True)
+    print(f"{QUERIES} aggregations in parallel, {ROWS:,} rows per batch, {SECONDS} s", flush=True)
     with peers() as here:
         names = here.names(stateful=True)
         rates: dict[str, list[float]] = {name: [] for name in names}

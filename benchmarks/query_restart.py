@@ -1,9 +1,10 @@
-"""From ``start()`` to the first committed batch of a query that has 1,000,000 keys of state.
+"""The time from ``start()`` to the first committed batch of a query with 1,000,000 keys of state.
 
-Each peer makes its state once: a batch of all keys and a few of 1,000. Each round starts the query on a copy
-of that checkpoint, with batches of 1,000 rows, and waits for the file that commits the first one. The copy of
-the state on the executor's own disk, which Tidemill would go on with, is removed before, as if the machine
-was another one; for information also with it. Structured Streaming loads its state for every run of a query.
+Each engine builds its state once: a batch of all keys and a few of 1,000. Each round starts the query on a
+copy of that checkpoint, with batches of 1,000 rows, and waits for the file that commits the first one.
+Tidemill could continue with the copy of the state on the executor's own disk, so the benchmark deletes that
+copy first, as if the query moved to another machine; for information, it also measures with the copy.
+Structured Streaming loads its state for every run of a query.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def make_state(session: SparkSession, checkpoint: Path) -> None:
 
 
 def _committed(checkpoint: Path) -> int:
-    """The last committed batch, -1 if there is none."""
+    """Return the last committed batch, or -1 if there is none."""
     folder = checkpoint / "commits"
     names = os.listdir(folder) if folder.exists() else []
     return max((int(name) for name in names if name.isdigit()), default=-1)
@@ -68,7 +69,7 @@ def restart_s(session: SparkSession, checkpoint: Path) -> float:
 
 
 def forget_local_state(session: SparkSession) -> None:
-    """Remove what executors have on their own disks."""
+    """Delete the copies of the state on the executors' own disks."""
     sc = session.sparkContext
     [folder] = sc.parallelize([0], 1).map(lambda _: os.environ["SPARK_LOCAL_DIRS"]).collect()
     for root in folder.split(","):
@@ -93,7 +94,7 @@ def measure(here: Peers) -> dict[str, list[float]]:
 
 
 def main() -> bool:
-    print(f"Restart with {KEYS:,} keys of state, to the first committed batch", flush=True)
+    print(f"Restart with {KEYS:,} keys of state, until the first committed batch", flush=True)
     with peers() as here:
         medians = print_values(measure(here), "s")
     same_machine = medians.pop(WITH_LOCAL_COPY)

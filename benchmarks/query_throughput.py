@@ -1,6 +1,6 @@
 """Rows per second of a structured aggregation: batches of 1,000,000 rows over 100,000 keys.
 
-The keys of a batch are spread over all of them by a hash. What a trigger takes is from its progress report.
+A hash spreads the rows of a batch over all keys. The time of a trigger comes from its progress report.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def aggregation(session: SparkSession) -> DataFrame:
 
 
 def main() -> bool:
-    print(f"Aggregation of {ROWS:,} rows a batch over {KEYS:,} keys, update mode", flush=True)
+    print(f"Aggregation of {ROWS:,} rows per batch over {KEYS:,} keys, update mode", flush=True)
     with peers() as here:
         names = here.names(stateful=True)
         rates: dict[str, list[float]] = {name: [] for name in names}

@@ -1,7 +1,7 @@
-"""Processing time of a small batch: a word count of 100 lines.
+"""The processing time of a small batch: a word count of 100 lines.
 
-The engines take turns, so that a noisy neighbour hits both. The input is a queue of lists; in a second
-part it is a queue of RDDs with two partitions, which Tidemill takes as they are.
+The engines take turns, so that a noisy neighbour hits both. The input is a queue of lists, and then a queue
+of RDDs with two partitions, which Tidemill does not repartition.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ def compare(title: str, entry: Callable[[SparkContext], Any]) -> float:
 
 
 def main() -> bool:
-    ratio = compare("Word count of 100 lines, a queue of lists", lambda _: LINES)
+    ratio = compare("Word count of 100 lines from a queue of lists", lambda _: LINES)
     met = verdict("ratio of processing times", ratio, 0.45, at_most=True)
     ratio = compare(
-        "The same, a queue of RDDs with two partitions", lambda sc: sc.parallelize(LINES, 2)
+        "The same from a queue of RDDs with two partitions", lambda sc: sc.parallelize(LINES, 2)
     )
     print(f"  ratio of processing times: {ratio:.2f} (for information)\n")
     return met

@@ -1,8 +1,8 @@
-"""A socket receiver: how fast it takes lines in, how fast they are counted, and what the log costs.
+"""The speed of a socket receiver and of counting its lines, and the cost of the write-ahead log.
 
-A feeder, a process of its own, sends lines of ten words as fast as the receiver reads them. Three numbers:
+A feeder process sends lines of ten words as fast as the receiver reads them. Three numbers:
 
-- ingest: lines per second that the receiver takes in while batches do nothing with them;
+- ingest: lines per second that the receiver reads while batches do nothing with them;
 - end to end: lines per second from the first byte sent until the last word is counted;
 - the same with the write-ahead log, for Tidemill alone.
 """
@@ -40,7 +40,7 @@ sys.stdin.readline()
 
 
 class Feeder:
-    """Sends a file some times over, when told to."""
+    """A process that sends a file ``repeat`` times after :meth:`send`."""
 
     def __init__(self, path: Path, repeat: int) -> None:
         self._process = subprocess.Popen(
@@ -58,7 +58,7 @@ class Feeder:
         self._process.stdin.flush()
 
     def sent(self) -> tuple[float, float]:
-        """When the first and the last byte were sent."""
+        """Wait for the end and return when the first and the last byte were sent."""
         assert self._process.stdout is not None
         began, ended = self._process.stdout.readline().split()
         return float(began), float(ended)
@@ -85,7 +85,7 @@ def ingest(engine: str, sc: Any, path: Path, lines: int, repeat: int) -> float:
         stream = ssc.socketTextStream("127.0.0.1", feeder.port)
         stream.foreachRDD(lambda rdd: received.append(1))
         ssc.start()
-        times.wait_for(lambda: len(times.by_batch) >= 3)  # the receiver is there
+        times.wait_for(lambda: len(times.by_batch) >= 3)  # the receiver runs by now
         feeder.send()
         began, ended = feeder.sent()
         ssc.stop(stopSparkContext=False)
@@ -138,7 +138,7 @@ def main() -> bool:
                         )
         for title, rates, target in (
             ("Socket receiver, ingest", ingested, 1.0),
-            ("Socket receiver, word count from end to end", counted, 2.0),
+            ("Socket receiver, word count end to end", counted, 2.0),
         ):
             print(title)
             for engine, values in rates.items():
@@ -146,7 +146,7 @@ def main() -> bool:
                       f"best {max(values):>9,.0f}   {len(values)} runs")  # fmt: skip
             ratio = statistics.median(rates[TIDEMILL]) / statistics.median(rates[PYSPARK])
             met &= verdict("ratio of rates", ratio, target, at_most=False)
-        print("Word count from end to end, with the write-ahead log")
+        print("Word count end to end with the write-ahead log")
         print(f"  median {statistics.median(logged):>9,.0f} lines/s   best {max(logged):>9,.0f}")
         cost = 1 - statistics.median(logged) / statistics.median(counted[TIDEMILL])
         met &= verdict("cost of the log", cost, 0.2, at_most=True)

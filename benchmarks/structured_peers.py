@@ -1,9 +1,9 @@
-"""Structured queries on both engines, in one process and one JVM, so that rounds can take turns.
+"""Structured queries on both engines, in one process and one JVM, so that they can take turns.
 
 Tidemill runs the queries of an attached session. Structured Streaming runs those of ``newSession()``, once
-with each of its state stores: the better one counts. Both have two cores, two shuffle partitions and Unix
-domain sockets, and their checkpoints on the same local disk. No query of these has Python code of its own,
-so that Structured Streaming runs inside the JVM only.
+with each of its state stores; the better result counts. Both have two cores, two shuffle partitions, Unix
+domain sockets, and checkpoints on the same local disk. The queries have no Python code of their own, so
+Structured Streaming runs entirely inside the JVM.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SPARK_SETTINGS: Mapping[str, Mapping[str, str]] = {
     HDFS_BACKED: {f"{STATE_STORE}.providerClass": f"{PROVIDERS}.HDFSBackedStateStoreProvider"},
     ROCKS_DB: {
         f"{STATE_STORE}.providerClass": f"{PROVIDERS}.RocksDBStateStoreProvider",
-        # Without it every batch uploads whole files of the store.
+        # Otherwise every batch would upload whole files of the store.
         f"{STATE_STORE}.rocksdb.changelogCheckpointing.enabled": "true",
     },
 }
@@ -45,14 +45,14 @@ Operation = Callable[[DataFrame], DataFrame]
 
 @dataclass
 class Peers:
-    """A session for each peer, and a folder for their checkpoints."""
+    """A session for each engine, and a folder for their checkpoints."""
 
     sessions: dict[str, SparkSession]
     folder: Path
     _made: int = field(default=0)
 
     def names(self, stateful: bool) -> list[str]:
-        """Those that a benchmark compares: a query without state has one kind of Spark."""
+        """Return the engines to compare: without state, Spark's two state stores make no difference."""
         return [TIDEMILL, HDFS_BACKED, ROCKS_DB] if stateful else [TIDEMILL, HDFS_BACKED]
 
     def new_folder(self) -> Path:
@@ -87,19 +87,19 @@ def peers() -> Iterator[Peers]:
 
 
 def rate_rows(session: SparkSession, rows_per_batch: int) -> DataFrame:
-    """The stream ``timestamp, value``: so many rows in each batch, ``value`` going up by one."""
+    """Return a stream ``timestamp, value`` with ``rows_per_batch`` rows per batch; ``value`` counts up."""
     reader = session.readStream.format("rate-micro-batch").option("rowsPerBatch", rows_per_batch)
     return reader.load()
 
 
 def start(df: DataFrame, checkpoint: Path, mode: str = "append") -> Any:
-    """Compute everything and keep nothing, one batch after the other."""
+    """Start a query that computes one batch after the other and keeps nothing."""
     writer = df.writeStream.format("noop").outputMode(mode)
     return writer.option("checkpointLocation", str(checkpoint)).start()
 
 
 def last_batch(query: Any) -> int:
-    """The number of the last batch that has ended, -1 if there is none."""
+    """Return the number of the last completed batch, or -1 if there is none."""
     failure = query.exception()
     if failure is not None:
         raise failure
@@ -121,45 +121,47 @@ def wait_until(condition: Callable[[], bool], failure: str, look_s: float = LOOK
 
 @dataclass
 class Batches:
-    """What the progress reports of a query say, without those of its first batches."""
+    """Times and rows from the progress reports of a query, without its first batches."""
 
     trigger_ms: list[float]
     apart_ms: list[float]
     rows: list[int]
 
     @classmethod
-    def of(cls, progress: Sequence[Any], first_batch: int, end: int) -> Batches:
+    def from_progress(cls, progress: Sequence[Any], first_batch: int, end: int) -> Batches:
         reports = [each for each in progress if first_batch <= each.batchId < end]
-        begun = [datetime.fromisoformat(each.timestamp.replace("Z", "+00:00")) for each in reports]
+        started = [
+            datetime.fromisoformat(each.timestamp.replace("Z", "+00:00")) for each in reports
+        ]
         return cls(
             [float(each.durationMs["triggerExecution"]) for each in reports],
-            [(b - a).total_seconds() * 1000 for a, b in pairwise(begun)],
+            [(b - a).total_seconds() * 1000 for a, b in pairwise(started)],
             [each.numInputRows for each in reports],
         )
 
 
 def run_batches(df: DataFrame, checkpoint: Path, mode: str, warm_up: int, batches: int) -> Batches:
-    """Run a new query, and look at its batches after the first ones."""
+    """Run a new query and measure its batches after the warm-up."""
     query = start(df, checkpoint, mode)
     try:
         wait_for_batch(query, warm_up + batches)
-        return Batches.of(query.recentProgress, warm_up, warm_up + batches)
+        return Batches.from_progress(query.recentProgress, warm_up, warm_up + batches)
     finally:
         query.stop()
 
 
 def ratio_of(values: Mapping[str, float], better: Callable[[Iterable[float]], float]) -> float:
-    """Tidemill to the better one of the two kinds of Spark: ``min`` of times, ``max`` of rates."""
+    """Return the ratio of Tidemill to Spark's better state store: ``min`` of times, ``max`` of rates."""
     others = [value for name, value in values.items() if name != TIDEMILL]
     return values[TIDEMILL] / better(others)
 
 
 def print_values(found: Mapping[str, Sequence[float]], unit: str) -> dict[str, float]:
-    """A line for each peer. Their medians."""
+    """Print a line for each engine and return the medians."""
     digits = 2 if unit == "s" else 1 if unit == "ms" else 0
     for name, values in found.items():
         low, middle, high = statistics.quantiles(values, n=4)
         print(f"  {name:<24} median {middle:10,.{digits}f} {unit}   quartiles {low:,.{digits}f} to "
-              f"{high:,.{digits}f}   smallest {min(values):,.{digits}f}   {len(values)} measured",
+              f"{high:,.{digits}f}   minimum {min(values):,.{digits}f}   {len(values)} values",
               flush=True)  # fmt: skip
     return {name: statistics.median(values) for name, values in found.items()}

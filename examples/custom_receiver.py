@@ -1,4 +1,4 @@
-"""A receiver of your own, which makes its records itself: the load of this machine, ten times a second."""
+"""A custom receiver that produces its own records: the load of this machine, ten times a second."""
 
 from __future__ import annotations
 

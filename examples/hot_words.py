@@ -1,7 +1,7 @@
-"""The hottest words of the last ten seconds, counted anew every second.
+"""Count the hottest words of the last ten seconds, every second.
 
-The stream is generated: each batch is a list of lines in which one word at a time is in fashion.
-Run it with ``make demo``; Ctrl-C stops it after the batch that is being counted.
+The program generates its stream: each batch is a list of lines in which one word is in fashion.
+Run it with ``make demo``; Ctrl-C stops it after the current batch.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LINES_PER_BATCH = 200
 
 
 def lines_of_batch(number: int) -> Iterator[str]:
-    """Made on the executors: the queue of the stream holds only the number of each batch."""
+    """Generate the lines on the executors: the queue of the stream holds only the number of each batch."""
     generator = random.Random(number)
     in_fashion = WORDS[number // 5 % len(WORDS)]
     for _ in range(LINES_PER_BATCH):
@@ -39,7 +39,7 @@ def print_line(at: datetime, hottest: RDD[tuple[str, int]]) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=None, help="end by itself after so long")
+    parser.add_argument("--seconds", type=float, default=None, help="stop after this many seconds")
     seconds = parser.parse_args().seconds
 
     try:
@@ -52,12 +52,12 @@ def main() -> int:
     words = numbers.flatMap(lines_of_batch).flatMap(str.split)
     words.countByValueAndWindow(10, 1).foreachRDD(print_line)
 
-    print("Words of the last ten seconds, the hottest first. Ctrl-C to stop.", flush=True)
+    print("Words of the last ten seconds, hottest first. Press Ctrl-C to stop.", flush=True)
     ssc.start()
     try:
         ssc.awaitTermination(seconds)
     except KeyboardInterrupt:
-        print("\nStopping after the batch that is being counted.", flush=True)
+        print("\nStopping after the current batch.", flush=True)
     ssc.stop(stopGraceFully=True)
     return 0
 

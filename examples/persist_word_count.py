@@ -1,4 +1,4 @@
-"""Word counts of each batch into a database table: one connection for each partition."""
+"""Write the word counts of each batch to a database table, with one connection per partition."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def main(database: str) -> None:
 
     def save(at: datetime, rdd: RDD[tuple[str, int]]) -> None:
         def save_partition(counts: Iterable[tuple[str, int]]) -> None:
-            # Opened here, inside the task: a connection cannot travel from the driver.
+            # Open the connection inside the task: it cannot travel from the driver.
             with closing(sqlite3.connect(database, timeout=30)) as connection, connection:
                 rows = [(at.isoformat(), word, count) for word, count in counts]
                 connection.executemany("INSERT INTO word_count VALUES (?, ?, ?)", rows)

@@ -1,10 +1,10 @@
-"""A stream that survives its driver: started again with the same command, it goes on where it was.
+"""A stream that survives its driver: started again with the same command, it continues where it stopped.
 
     python examples/streaming_checkpoint.py incoming checkpoint
 
-counts the words of files that are moved into ``incoming``. Kill it in any way you like, move more files
+counts the words of files that you move into ``incoming``. Kill it in any way you like, move more files
 in, and start it again. ``tidemill run --supervise examples/streaming_checkpoint.py incoming checkpoint``
-starts it again by itself.
+restarts it automatically.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tidemill.streaming import StreamingContext
 
 def main(incoming: str, checkpoint: str, seconds: float | None) -> None:
     def setup() -> StreamingContext:
-        """Called once in the life of the stream. After that, the checkpoint has it all."""
+        """Build the stream. Called once in its life; after that, the checkpoint has the program."""
         spark = tidemill.session("survivor", master="local[2]", quiet=True)
         ssc = StreamingContext(spark.sparkContext, 1)
         words = ssc.textFileStream(incoming).flatMap(str.split).map(lambda word: (word, 1))

@@ -1,10 +1,10 @@
-"""JSON files in, Parquet files out, every row exactly once, whatever happens in between.
+"""JSON files in, Parquet files out, every row exactly once, even through crashes.
 
     python examples/structured_files.py incoming clicks checkpoint
 
 Move files with lines such as ``{"user": "ann", "page": "/"}`` into ``incoming``. Kill the program in any way
 you like and start it again with the same command: ``spark.read.parquet("clicks")`` has each row once. Lines
-that are not JSON go to ``clicks/valid=false`` as they are.
+that are not JSON go to ``clicks/valid=false`` unchanged.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import tidemill
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Write JSON files to Parquet, exactly once.")
-    parser.add_argument("incoming", help="a directory into which files are moved")
-    parser.add_argument("clicks", help="the directory of the Parquet files")
-    parser.add_argument("checkpoint", help="where the query remembers what it has read")
-    parser.add_argument("--seconds", type=float, help="end by itself after so long")
+    parser.add_argument("incoming", help="the directory into which you move files")
+    parser.add_argument("clicks", help="the directory for the Parquet files")
+    parser.add_argument("checkpoint", help="the directory in which the query keeps its position")
+    parser.add_argument("--seconds", type=float, help="stop after this many seconds")
     arguments = parser.parse_args()
 
     spark = tidemill.session("files", master="local[2]", quiet=True)

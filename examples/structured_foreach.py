@@ -1,7 +1,8 @@
-"""Rows into a database, exactly once, by a writer of your own.
+"""Write rows to a database exactly once, with a custom writer.
 
-Every task has a copy of the writer. ``open`` is told which partition of which batch it is: a batch that runs
-again after a crash comes with the same numbers, and what is in the database already is left out.
+Every task has a copy of the writer. ``open`` gets the numbers of the partition and the batch: a batch that
+runs again after a crash has the same numbers, so the writer skips partitions that are already in the
+database.
 
 The program starts the same query three times, as if it had been killed in between; each run has one batch.
 """
@@ -18,7 +19,7 @@ import tidemill
 
 class ToDatabase:
     def __init__(self, path: str) -> None:
-        self.path = path  # on the driver: connections are made in open()
+        self.path = path  # this runs on the driver: open() makes the connection
 
     def open(self, partition_id: int, epoch_id: int) -> bool:
         self.connection = sqlite3.connect(self.path, timeout=60, isolation_level=None)
@@ -26,7 +27,7 @@ class ToDatabase:
         written = self.connection.execute(
             "INSERT OR IGNORE INTO written VALUES (?, ?)", (epoch_id, partition_id)
         ).rowcount
-        return written == 1  # False: this partition has been written before
+        return written == 1  # False: an earlier attempt has written this partition
 
     def process(self, row: Any) -> None:
         self.connection.execute("INSERT INTO numbers VALUES (?)", (row.value,))
@@ -57,7 +58,7 @@ def main(directory: Path) -> None:
         query.awaitTermination()
     count, total = database.execute("SELECT count(*), sum(value) FROM numbers").fetchone()
     database.close()
-    print(f"{count} rows, their sum is {total}")
+    print(f"{count} rows with a sum of {total}")
 
 
 if __name__ == "__main__":

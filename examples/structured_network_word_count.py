@@ -1,4 +1,4 @@
-"""Words that a TCP server sends, counted as a query. Try it with ``nc -lk 9999`` in another terminal::
+"""Count the words that a TCP server sends, as a query. Start ``nc -lk 9999`` in another terminal, then::
 
 python examples/structured_network_word_count.py localhost 9999
 """
@@ -16,7 +16,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Count the words that a TCP server sends.")
     parser.add_argument("host")
     parser.add_argument("port", type=int)
-    parser.add_argument("--seconds", type=float, help="end by itself after so long")
+    parser.add_argument("--seconds", type=float, help="stop after this many seconds")
     arguments = parser.parse_args()
 
     spark = tidemill.session("network words", master="local[2]", quiet=True)

@@ -1,8 +1,8 @@
-"""A source of your own: the rows of a database table that are added to its end, by their growing ids.
+"""A custom source: the new rows of a database table, in the order of their ids.
 
-An offset is the last id that has been read. The driver asks how far a batch can go; tasks read what lies
-between two offsets. What a batch reads is written down before it runs, so a query that is started again
-reads no row twice and leaves none out.
+An offset is the last id that has been read. The driver asks how far a batch can go; tasks read the rows
+between two offsets. The query logs the offsets of a batch before it runs it, so after a restart it reads no
+row twice and skips none.
 """
 
 from __future__ import annotations

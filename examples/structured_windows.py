@@ -1,8 +1,8 @@
-"""Mean temperatures of ten minutes, by the time at which they were measured, not at which they arrived.
+"""Mean temperatures over ten minutes, by the time of the measurement, not of its arrival.
 
-Readings arrive in five files. Some come out of order, one comes so late that its window has been written
-already. A window is written once, when the watermark (the latest reading less five minutes) has passed its
-end.
+Readings arrive in five files. Some are out of order, and one is so late that its window has already been
+written. The query writes a window once, when the watermark (the latest reading minus five minutes) has
+passed its end.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ import tidemill
 
 ARRIVALS = [
     [("12:01", 20.0), ("12:04", 22.0)],
-    [("12:11", 24.0), ("12:08", 21.0)],  # 12:08 is out of order, and in time
-    [("12:19", 26.0)],  # the watermark is 12:14 after it:
-    [("12:21", 25.0)],  # 12:00 to 12:10 is written
-    [("12:02", 99.0), ("12:31", 18.0)],  # 12:02 is late, and dropped
+    [("12:11", 24.0), ("12:08", 21.0)],  # 12:08 is out of order, but in time
+    [("12:19", 26.0)],  # moves the watermark to 12:14:
+    [("12:21", 25.0)],  # writes 12:00 to 12:10
+    [("12:02", 99.0), ("12:31", 18.0)],  # 12:02 is too late and is dropped
 ]
 
 
@@ -30,7 +30,7 @@ def main(directory: Path) -> None:
         lines = [json.dumps({"at": f"2026-03-01 {at}:00", "celsius": c}) for at, c in arrival]
         file = directory / f"{number}.json"
         file.write_text("\n".join(lines))
-        os.utime(file, (number, number))  # files are read in the order of their times
+        os.utime(file, (number, number))  # the query reads files in the order of their times
 
     spark = tidemill.session("windows", master="local[2]", quiet=True)
     readings = (
@@ -60,7 +60,7 @@ def main(directory: Path) -> None:
     query.awaitTermination()
     spark.table("means").orderBy("from").show()
     late = sum(p.stateOperators[0].numRowsDroppedByWatermark for p in query.recentProgress)
-    print(f"{late} reading came late and was dropped")
+    print(f"{late} reading was too late and was dropped")
 
 
 if __name__ == "__main__":

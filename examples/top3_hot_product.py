@@ -1,4 +1,4 @@
-"""The three most clicked products of each category in the last minute, by Spark SQL on each window."""
+"""Find the three most clicked products of each category in the last minute, with Spark SQL on each window."""
 
 from __future__ import annotations
 

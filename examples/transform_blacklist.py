@@ -1,4 +1,4 @@
-"""Clicks of users who are not on a blacklist: each batch is joined with a fixed RDD by ``transform``."""
+"""Drop the clicks of blacklisted users: ``transform`` joins each batch with a fixed RDD."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Word counts of the whole life of a stream: a state for each word, updated in every batch."""
+"""Count words over the whole life of a stream: every batch updates a count for each word."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import sys
 import tempfile
 
 import tidemill
+from tidemill.state.reader import read_state
 from tidemill.streaming import StreamingContext
 
 LINES = [["to be or not to be"], ["that is the question"], ["to sleep"]]
@@ -18,16 +19,14 @@ def count(new: list[int], total: int | None) -> int:
 def main(checkpoint: str) -> None:
     spark = tidemill.session("update-state", master="local[2]", quiet=True)
     ssc = StreamingContext(spark.sparkContext, 1)
-    # State is kept here: a stream that has any must have a checkpoint directory.
+    # The stream keeps its state here: with state, a checkpoint directory is required.
     ssc.checkpoint(checkpoint)
     words = ssc.queueStream(LINES).flatMap(str.split).map(lambda word: (word, 1))
     words.updateStateByKey(count).setName("totals").foreachRDD(lambda rdd: None)
     ssc.start()
     ssc.awaitTermination(len(LINES) + 0.5)
     ssc.stop(stopSparkContext=False, stopGraceFully=True)
-    # The state is there when the stream is not, for any program that wants to look.
-    from tidemill.state.reader import read_state
-
+    # Any program can read the state, even when the stream does not run.
     totals = read_state(checkpoint, "totals").values
     for word, total in sorted(totals.items(), key=lambda pair: (-pair[1], pair[0]))[:3]:
         print(word, total)

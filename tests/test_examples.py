@@ -1,4 +1,4 @@
-"""Every example runs from a command line and prints what it says."""
+"""Every example runs from a command line and prints its result."""
 
 from __future__ import annotations
 
@@ -24,8 +24,15 @@ ROOT = Path(__file__).parents[1]
         ("top3_hot_product", ["|   books|  atlas|     2|", "|   books|  comic|     2|"]),
         ("persist_word_count", ["to 3", "be 2"]),
         ("update_state_by_key", ["to 3", "be 2"]),
-        ("structured_windows", ["|12:00|12:10|21.0|       3|", "|12:10|12:20|25.0|       2|"]),
-        ("structured_foreach", ["300 rows, their sum is 44850"]),
+        (
+            "structured_windows",
+            [
+                "|12:00|12:10|21.0|       3|",
+                "|12:10|12:20|25.0|       2|",
+                "1 reading was too late and was dropped",
+            ],
+        ),
+        ("structured_foreach", ["300 rows with a sum of 44850"]),
         ("structured_own_source", ["|     ann| 10.0|", "|     ann| 12.5|", "|     cid|  7.0|"]),
     ],
 )

@@ -1,14 +1,14 @@
 #!/bin/sh
-# The MQTT broker that the tests of the MQTT receiver start: from Debian's packages, if it is missing.
-# The tests start it themselves, on a free port; the service that comes with the package is turned off.
+# Installs mosquitto, the MQTT broker for the tests of the MQTT receiver, from Debian's packages if it is missing.
+# The tests start it themselves, on a free port, so the package's own service is turned off.
 set -eu
 
-# Debian has it where the PATH of most users does not look.
+# Debian installs it into a folder that is not on most users' PATH.
 PATH=$PATH:/usr/sbin:/usr/local/sbin
 if command -v mosquitto >/dev/null; then exit 0; fi
 
 if ! command -v apt-get >/dev/null || [ "$(id -u)" != 0 ]; then
-  echo "tidemill: the tests need the MQTT broker mosquitto, and it is missing: install it (Debian," \
+  echo "tidemill: the tests need the MQTT broker mosquitto, which is missing: install it (Debian," \
     "Ubuntu: apt-get install mosquitto; macOS: brew install mosquitto)." >&2
   exit 1
 fi

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Writes requirements.lock anew: the exact version of every package that Tidemill, its extras and its
-# tests use. Needs uv (pip install uv). Names no package index: pip uses the one it is set up for.
+# Rewrites requirements.lock: the exact version of every package that Tidemill, its extras and its tests
+# use. Needs uv (pip install uv). Names no package index: pip uses the one it is configured for.
 set -eu
 cd "$(dirname "$0")/.."
 printf 'pyspark==4.3.0\nsetuptools>=77\n' |

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Makes .venv with the locked versions of all dependencies. Run by make; needs Python 3.11 or newer.
+# Creates .venv with the locked versions of all dependencies. make runs it; it needs Python 3.11 or newer.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -24,7 +24,7 @@ done
 "$python" -c 'import venv, ensurepip' 2>/dev/null ||
   fail "$python cannot make virtual environments: install its venv module (Debian, Ubuntu: apt-get install python3-venv)."
 
-# A half-made environment of an interrupted run is made anew; a complete one is only brought up to date.
+# Recreate the incomplete environment of an interrupted run; only update a complete one.
 is_good .venv/bin/python || { rm -rf .venv && "$python" -m venv .venv; }
 echo "tidemill: installing the locked dependencies into .venv" >&2
 .venv/bin/python -m pip install --quiet --disable-pip-version-check -c requirements.lock setuptools

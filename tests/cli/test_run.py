@@ -17,7 +17,7 @@ import pytest
 
 from tidemill.cli import run
 from tidemill.cli.main import main
-from tidemill.cli.run import Heard, Restart, RestartPolicy, supervise
+from tidemill.cli.run import Restart, RestartPolicy, StopRequest, supervise
 from tidemill.testing import ManualClock
 
 DEADLINE_S = 60
@@ -101,10 +101,10 @@ class Script:
     def returncode(self) -> int:
         return self._returncode
 
-    def wait_till(self, target_ms: int, clock: ManualClock) -> Heard | None:
+    def wait_till(self, target_ms: int, clock: ManualClock) -> StopRequest | None:
         self.waits.append(target_ms - clock.now_ms())
         if len(self.waits) == self._stop_in_wait:
-            return Heard(signal.SIGTERM)
+            return StopRequest(signal.SIGTERM)
         clock.set_to(target_ms)
         return None
 
@@ -380,7 +380,7 @@ def test_ctrl_c_is_handed_on_to_a_program_that_was_started_in_the_background(
     """``tidemill run app.py &`` and later ``fg``: then the terminal reaches only us."""
     monkeypatch.setattr(run, "in_foreground", lambda: False)
     child = run.Child(["sleep", str(DEADLINE_S)], lambda: None)
-    child.hand_on(Heard(signal.SIGINT, from_terminal=True))
+    child.forward(StopRequest(signal.SIGINT, from_terminal=True))
     assert child._process.wait() == -signal.SIGINT  # 0 if it slept to its end
 
 

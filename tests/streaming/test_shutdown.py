@@ -170,5 +170,5 @@ def test_ctrl_c_stops_the_demo_gracefully() -> None:
     finally:
         process.kill()
     assert process.returncode == 0
-    assert "Stopping after the batch that is being counted." in rest
+    assert "Stopping after the current batch." in rest
     assert errors == ""

@@ -1,6 +1,6 @@
 """``tidemill doctor``: can this machine run Tidemill?
 
-Every finding is one sentence that says what is wrong and how to mend it.
+Every finding is one sentence that says what is wrong and how to fix it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ DEBIAN_PACKAGES = ("openjdk-17-jre-headless", "default-jre-headless")
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser("doctor", help="check that this machine can run Tidemill")
     parser.add_argument("--install", action="store_true", help="install Java if it is missing")
-    parser.add_argument("--quiet", action="store_true", help="say nothing when all is well")
+    parser.add_argument("--quiet", action="store_true", help="print nothing when all is well")
     parser.set_defaults(run=run)
 
 
@@ -63,7 +63,7 @@ def pyspark_problem() -> str | None:
 
 
 def install_java() -> None:
-    """Install Java from Debian's packages, if this is such a machine and we may."""
+    """Install Java from Debian's packages, if this machine has them and we are root."""
     apt = shutil.which("apt-get")
     if apt is None or os.geteuid() != 0:
         return  # java_problem() will say what to do

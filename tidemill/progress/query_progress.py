@@ -135,10 +135,6 @@ class ProgressReporter:
         with self._lock:
             return self._recent[-1] if self._recent else None
 
-    @property
-    def trigger_start_ms(self) -> int:
-        return self._start_ms
-
     def start_trigger(self) -> None:
         self._durations_ms = {}
         self._start_ms = self._clock.now_ms()

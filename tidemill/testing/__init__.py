@@ -1,4 +1,4 @@
-"""For tests of stream programs: time that a test moves, and batches that it waits for.
+"""Helpers for tests of stream programs: a clock that the test moves, and batches that it waits for.
 
 ::
 
