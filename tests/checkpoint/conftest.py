@@ -7,6 +7,6 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def fast_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody pulls the plug in these tests. That files are synced, and when, is asked of the calls."""
+    """Skip real syncs, as nobody pulls the plug here; tests check the calls themselves."""
     monkeypatch.setattr(os, "fsync", lambda handle: None)
     monkeypatch.setattr(os, "fdatasync", lambda handle: None)

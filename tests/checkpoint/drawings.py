@@ -1,4 +1,4 @@
-"""What the tests of on-disk formats share: the drawings in docstrings, and a directory as a value."""
+"""Helpers for tests of on-disk formats: the drawings in docstrings, and a directory as a value."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ REPLACEMENTS = b"\x00\n\"'{}[],:-.019eE \xff"
 
 
 def drawings(docstring: str | None) -> list[str]:
-    """The indented blocks of a docstring, each as the text of a file.
+    """Return the indented blocks of a docstring, each as the text of a file.
 
     A line that begins with a blank continues the one above: files have longer lines than docstrings.
     """
@@ -20,7 +20,7 @@ def drawings(docstring: str | None) -> list[str]:
 
 
 def files_in(directory: Path) -> dict[str, bytes]:
-    """Every file, also the hidden ones. Empty folders mean nothing to a checkpoint."""
+    """Return every file, hidden ones too. Empty folders mean nothing to a checkpoint."""
     return {
         str(path.relative_to(directory)): path.read_bytes()
         for path in directory.rglob("*")
@@ -29,7 +29,7 @@ def files_in(directory: Path) -> dict[str, bytes]:
 
 
 def flips(data: bytes) -> list[bytes]:
-    """All files that differ from this one in one byte, for a choice of other bytes."""
+    """Return the files that differ from this one in one byte, for a choice of other bytes."""
     return [
         data[:at] + bytes([other]) + data[at + 1 :]
         for at, byte in enumerate(data)

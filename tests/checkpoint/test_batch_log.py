@@ -1,4 +1,4 @@
-"""The batch log: what is written is what is read, and what is damaged is refused and left alone."""
+"""The batch log: it reads what it wrote, and refuses a damaged log without touching it."""
 
 from __future__ import annotations
 
@@ -314,7 +314,7 @@ def test_a_log_that_lacks_what_recovery_needs_is_refused(
 
 @pytest.mark.parametrize("file", ["offsets/1", "commits/0"])
 def test_a_byte_that_was_flipped_is_refused_or_leaves_a_record(file: str) -> None:
-    """Spark's format has no checksum: another digit is another number, and nobody can tell."""
+    """Spark's format has no checksum: a changed digit is another number, and stays unnoticed."""
     storage = ArrowStorage(_MockFileSystem(), "ck")
     log = BatchLog(storage)
     fill(log, range(2), range(1))
@@ -384,7 +384,7 @@ def test_a_purge_that_was_interrupted_leaves_a_sound_log(
 
 
 class Busy(ArrowStorage):
-    """A directory on which another driver takes steps of its own before a file or folder is read."""
+    """A directory in which another driver acts before a file or folder is read."""
 
     def __init__(self) -> None:
         super().__init__(_MockFileSystem(), "ck")
@@ -410,7 +410,7 @@ KEPT = 5
 def test_a_driver_at_work_does_not_make_its_log_look_damaged(
     moments: dict[int, int], ahead: int
 ) -> None:
-    """Whoever looks at its directory must learn that it is in use, not that files are missing."""
+    """A second driver must learn that the directory is in use, not that files are missing."""
     storage = Busy()
     log = BatchLog(storage)
 

@@ -1,4 +1,4 @@
-"""Whatever happens to the bytes of a log: a right record, a reported end, or an error. Never a wrong one."""
+"""A damaged log gives right records, a reported end or an error, but never a wrong record."""
 
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ def test_anything_behind_the_last_record_is_a_torn_tail(payloads: list[bytes], j
 
 @given(payload_lists)
 def test_a_torn_record_that_holds_a_log_is_torn_all_the_same(payloads: list[bytes]) -> None:
-    """Also when that log is this very one, which a receiver of files may well read."""
+    """A payload may even be this very log, if a receiver reads files."""
     begun = segment(payloads)
     torn = record(begun + segment(payloads, salt=b"another!") + bytes(10), len(begun))[:-1]
     found = read(begun + torn)
@@ -281,7 +281,7 @@ def test_a_missing_file_is_named() -> None:
 @pytest.mark.parametrize("length", [100, 1 << 20, 1 << 31, 0xFFFF_FFFF])
 @pytest.mark.parametrize("following", [b"", b"followed"])
 def test_a_false_length_allocates_no_more_than_the_file(length: int, following: bytes) -> None:
-    """Also one whose header has a right checksum."""
+    """The header of the damaged record may have a right checksum."""
     begun = segment([b"first"])
     fields = struct.pack(">4sII", RECORD_MAGIC, length, 0)
     crc = zlib.crc32(SALT + struct.pack(">Q", len(begun)) + fields)

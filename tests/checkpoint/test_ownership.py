@@ -1,4 +1,4 @@
-"""Two drivers never write to one directory, whatever has become of the first."""
+"""Two drivers never write to one directory, whatever happened to the first."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def acquire(storage: LocalStorage, process: Process | None = None) -> Ownership:
 
 
 def age(storage: LocalStorage, by_ms: int) -> None:
-    """Let the owner's last renewal be this long ago."""
+    """Pretend that the owner renewed its record this long ago."""
     path = storage.full_name(OWNER)
     then_ns = os.stat(path).st_mtime_ns - by_ms * 1_000_000
     os.utime(path, ns=(then_ns, then_ns))
@@ -71,7 +71,7 @@ def without_temporary(files: dict[str, bytes]) -> dict[str, bytes]:
 
 
 class Child:
-    """A driver in a process of its own, which goes on when it is told to."""
+    """A driver in a process of its own, which continues when told to."""
 
     def __init__(self, script: str, *arguments: str) -> None:
         self.process = subprocess.Popen(
@@ -95,7 +95,7 @@ class Child:
         os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WNOWAIT)
 
     def die(self) -> None:
-        """Killed, and still a zombie: nobody has asked for its exit code."""
+        """Kill it but leave a zombie: nobody has read its exit code."""
         self.process.kill()
         os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT)
 
@@ -604,7 +604,7 @@ def test_a_damaged_record_is_named_and_not_overwritten(storage: LocalStorage) ->
 
 
 def test_a_byte_that_was_flipped_is_found_or_does_no_harm() -> None:
-    """One in a text or a number cannot be found: then a new owner comes, and the old one is fenced."""
+    """A flip inside a text or number goes unnoticed: then a new owner comes, and the old one is fenced."""
     for data in flips(WHOLE):
         with suppress(DamagedCheckpointError):
             assert OwnerRecord.parse(data, OWNER).released is False

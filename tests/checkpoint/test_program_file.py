@@ -1,4 +1,4 @@
-"""The written-down program: read back exactly, or refused."""
+"""The program in a checkpoint: read back exactly, or refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a source has written down comes back, for that source only."""
+"""The log of a source returns the notes of that source, and of no other."""
 
 from __future__ import annotations
 

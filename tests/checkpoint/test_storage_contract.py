@@ -1,4 +1,4 @@
-"""What every storage of a checkpoint has to do, whatever is below it."""
+"""The contract of every checkpoint storage."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tidemill.errors import CheckpointError, IllegalStateError
 
 
 class NoReplacing:
-    """A file system like HDFS: nothing is renamed onto a file that is there."""
+    """A file system like HDFS, which does not rename onto an existing file."""
 
     def __init__(self, below: Any) -> None:
         self._below = below
@@ -47,7 +47,7 @@ class NoReplacing:
 
 @dataclass
 class Subject:
-    """A storage, and a way to see all files that are really there."""
+    """A storage, and a way to list all its files, hidden ones too."""
 
     storage: Storage
     all_files: Callable[[], dict[str, bytes]]
@@ -428,7 +428,7 @@ def test_after_an_append_that_failed_there_is_no_other(
 
 @pytest.fixture
 def events(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
-    """What is asked of the disk: which sync of what with which content, ``rename`` of what to what."""
+    """Record the disk operations: each sync with the file and its content, each rename with both names."""
     seen: list[tuple[str, ...]] = []
     fsync, replace = os.fsync, os.replace
 
@@ -536,7 +536,7 @@ def test_an_owned_file_is_synced_before_the_lock_and_renamed_within(
 def test_an_owned_file_grows_within_the_lock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A driver that takes over and reads the log sees all that the one before will ever write."""
+    """A driver that takes over sees everything that the previous driver will ever write."""
     storage = Ownership.acquire(LocalStorage(str(tmp_path)), 0).owned_storage()
     blocked: list[str] = []
     fsync, writev = os.fsync, os.writev

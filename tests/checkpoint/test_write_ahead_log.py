@@ -1,4 +1,4 @@
-"""Every record that was written is there, in its order, whoever wrote it and however that ended."""
+"""Every record that was written can be read, in order, whoever wrote it and however that writer ended."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ def test_no_java_and_no_way_to_install_it(
 def test_on_debian_as_root_java_is_installed_and_that_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With an apt-get that knows only the second package, and installs a java."""
+    """Use an apt-get that knows only the second package, and installs a java."""
     apt = tmp_path / "apt-get"
     apt.write_text(
         f"""#!/bin/sh

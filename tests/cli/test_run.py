@@ -80,7 +80,7 @@ def test_policy(
 
 
 class Script:
-    """A start for each (how long it runs, how it ends), and the waits between them."""
+    """Fake starts, each with (how long it runs, how it ends), and a record of the waits between them."""
 
     def __init__(self, *runs: tuple[int, int | OSError], stop_in_wait: int | None = None) -> None:
         self.clock = ManualClock()
@@ -219,7 +219,7 @@ class Running:
 
 @pytest.fixture
 def running() -> Iterator[Callable[..., Running]]:
-    """Starts ``tidemill run``; at the end of the test nothing of it is left."""
+    """Starts ``tidemill run``, and kills all its processes at the end of the test."""
     started: list[Running] = []
 
     def start(*arguments: str | Path, **options: Any) -> Running:
@@ -369,7 +369,7 @@ def test_a_signal_to_the_whole_group_reaches_the_program_once(
 def test_without_a_terminal_a_program_has_its_own_process_group(
     write: Callable[[str], Path], running: Callable[..., Running]
 ) -> None:
-    """What the test above cannot always see: two signals at nearly the same time become one."""
+    """The test above cannot always see this: two signals at nearly the same time become one."""
     supervisor = running(write("import os; print(os.getpgrp() == os.getpid())"))
     assert supervisor.line() == "True"
 
@@ -410,7 +410,7 @@ def test_a_signal_during_a_real_backoff(
 def test_an_ignored_signal_stays_ignored(
     write: Callable[[str], Path], running: Callable[..., Running]
 ) -> None:
-    """As for the background jobs of a shell script."""
+    """So it is for the background jobs of a shell script."""
     program = write(
         "import signal; print(signal.getsignal(signal.SIGINT).name, flush=True); signal.pause()"
     )
@@ -508,7 +508,7 @@ def test_a_program_that_cannot_be_read(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Root may read everything, so that permissions alone would not do here."""
+    """Root may read everything, so permissions alone would not make the file unreadable."""
     monkeypatch.setattr("os.access", lambda path, mode: False)
     assert main(["run", str(write("pass"))]) == 2
     said = capsys.readouterr().err

@@ -1,8 +1,8 @@
-"""What only a cluster can show, as a program of its own: copies of blocks, and executors that come and go.
+"""A program for what only a cluster can show: copies of blocks, and executors that come and go.
 
     python -m tests.cluster.copies MASTER FOLDER
 
-prints what it has seen as JSON.
+prints its observations as JSON.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tidemill.testing import BatchDriver, ManualClock, collected
 
 
 class Once(Receiver):
-    """Stores some numbers the first time it is started, and says in a file where it runs."""
+    """Stores some numbers when it is first started, and writes to a file where it runs."""
 
     def __init__(self, note: str) -> None:
         super().__init__(StorageLevel.MEMORY_AND_DISK_2)

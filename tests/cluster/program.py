@@ -1,4 +1,4 @@
-"""A stream of numbers on a cluster, as a program of its own: whoever sends them learns which are safe.
+"""A program with a stream of numbers on a cluster, whose sender learns which numbers are safe.
 
 Each batch writes the numbers that it had to a file named after its time, so that a batch that runs again
 leaves what it left before.
@@ -26,7 +26,7 @@ INTERVAL_S = 0.5
 
 
 class NumberReceiver(Receiver):
-    """Says its pid, gets lines with a number each, and answers with the numbers that are safe."""
+    """Sends its pid, receives lines with a number each, and answers with the numbers that are safe."""
 
     def __init__(self, host: str, port: int) -> None:
         super().__init__(StorageLevel.MEMORY_AND_DISK_2)

@@ -1,4 +1,4 @@
-"""The program of numbers, its sender, and what comes of them."""
+"""Running the program of numbers with its sender, and reading the results."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 
 
 class Run:
-    """The program, its sender, and what comes of them."""
+    """The program, its sender, and their results."""
 
     def __init__(
         self, master: str, folder: Path, environment: Mapping[str, str] | None = None
@@ -67,7 +67,7 @@ class Run:
         wait_for(lambda: len(self.sender.pids) > starts, "a new receiver")
 
     def kill(self) -> None:
-        """End the driver and all that it has started on this machine."""
+        """Kill the driver and all processes that it has started on this machine."""
         if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()

@@ -11,7 +11,7 @@ PIECE = 20
 
 
 class Sender:
-    """Serves any number of receivers. What is under way when a connection breaks is not sent again."""
+    """Serves any number of receivers. It never resends numbers under way when a connection broke."""
 
     def __init__(self) -> None:
         self._server = socket.create_server(("127.0.0.1", 0))
@@ -48,6 +48,6 @@ class Sender:
                     self.acknowledged.update(json.loads(answer))
 
     def close(self) -> None:
-        """Send no more; what has been sent is still answered."""
+        """Stop sending; receivers still acknowledge the numbers that were sent."""
         self._is_closed = True
         self._server.close()

@@ -63,7 +63,7 @@ class StandaloneCluster:
         )
 
     def lose_worker(self, number: int) -> None:
-        """A machine dies: the worker, its executors, and all that is on its disk."""
+        """Kill a machine: the worker, its executors, and everything on its disk."""
         process = self._named.pop(f"worker-{number}")
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
@@ -108,7 +108,7 @@ class StandaloneCluster:
 
 
 def executor_of(pid: int) -> int:
-    """The JVM of the executor that a Python worker belongs to."""
+    """Return the pid of the JVM of the executor that a Python worker belongs to."""
     for ancestor, command in ancestors_of(pid):
         if "--executor-id" in command:
             return ancestor

@@ -39,7 +39,7 @@ class ClusterProgram(QueryProgram):
 
 @pytest.fixture(scope="module")
 def quiet(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> QueryProgram:
-    """The program that nothing happens to, and that needs no cluster."""
+    """The undisturbed program, which needs no cluster."""
     program = QueryProgram(tmp_path_factory.mktemp("quiet") / "run", spark, STEPS)
     program.run([])
     return program
@@ -76,7 +76,7 @@ def test_executors_a_disk_and_the_driver_are_lost(
 
 
 def lose_a_worker(cluster: StandaloneCluster, program: QueryProgram, number: int) -> None:
-    """In the middle of a run; after a while there is another machine."""
+    """Kill a worker in the middle of a run; after a while there is another machine."""
     after = program.folder / "state" / f"windows-{STEPS // 2:03d}.json"
     wait_for(after.exists, "the program to get going", 600)
     cluster.lose_worker(number)

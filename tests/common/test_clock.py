@@ -121,7 +121,7 @@ def test_a_manual_clock_that_is_ahead_keeps_its_distance() -> None:
 
 
 def test_one_can_wait_for_what_never_comes() -> None:
-    """On the machine's clock, too, on which no thread can sleep for more than 292 years at once."""
+    """It works on the machine's clock too, on which no thread can sleep for more than 292 years at once."""
     clock = SystemClock()
     looked, stopped = threading.Event(), threading.Event()
     answers: list[bool] = []

@@ -42,7 +42,7 @@ def test_bare_numbers_have_the_unit_that_they_have_in_spark() -> None:
 
 
 def test_every_default_can_be_written_down() -> None:
-    """What holds when nobody says anything is something that somebody could say."""
+    """Every default is a value that a user could set."""
     for setting in config.ALL_SETTINGS:
         if setting.default is not None:
             unit = "ms" if setting.key.endswith(("Interval", "Timeout", "Duration")) else ""

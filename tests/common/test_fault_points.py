@@ -1,4 +1,4 @@
-"""Faults strike where and when a test wants them, over all processes of a program, and never else."""
+"""Faults strike where and when a test plans them, in all processes of a program, and nowhere else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every source must do, whatever it reads."""
+"""The contract of every source."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RUNTIME = SourceRuntime(0, ManualClock(1 << 40))
 
 @dataclass
 class Subject:
-    """A source with three portions of records, and how the third comes to be there."""
+    """A source with three portions of records, and a function that adds the third."""
 
     source: RecordSource
     portions: list[list[Any]]
@@ -84,7 +84,7 @@ def subject(request: pytest.FixtureRequest, sc: SparkContext, tmp_path: Path) ->
 
 
 def take_all(source: RecordSource, start: Any, time_ms: int) -> list[OffsetRange]:
-    """Ranges until the source has nothing more."""
+    """Return the ranges until the source has no more data."""
     ranges = []
     while (end := source.latest_offset(start, AdmissionLimit(max_files=1), time_ms)) != start:
         ranges.append(OffsetRange(start, end))

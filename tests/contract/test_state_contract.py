@@ -1,4 +1,4 @@
-"""What whoever keeps state may rely on, wherever the checkpoint is."""
+"""The contract of the state store, for every kind of checkpoint storage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every source of rows promises, whichever it is."""
+"""The contract of every source of rows."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ BEGAN_MS = 1_600_000_000_000
 class Subject:
     """A source, a way to make it a second time, and something new for it to read.
 
-    ``smallest`` is how many rows it takes at least, whatever the limit.
+    ``smallest`` is the least number of rows that it returns, whatever the limit.
     """
 
     make: Callable[[], SplitSource]
@@ -152,7 +152,7 @@ def clock() -> ManualClock:
 def taken(
     source: SplitSource, clock: ManualClock, limit: AdmissionLimit = UNLIMITED, most: int = 3
 ) -> list[OffsetRange]:
-    """One range after the other, as many as there are, up to ``most``."""
+    """Return one range after the other, at most ``most``."""
     ranges: list[OffsetRange] = []
     start = source.initial_offset()
     while len(ranges) < most:

@@ -1,6 +1,6 @@
 """Runs the program in its own process, kills it where a plan says, starts it again, and watches.
 
-A fault is data: a point, which time the program passes it, and what happens then.
+A fault is data: a point, the occurrence at which it strikes, and what happens then.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class Program:
                 process.wait()
 
     def run(self, faults: list[Planned], expected: Any = None) -> Outcome:
-        """Run to the end, starting again after every death. Every fault must have struck."""
+        """Run to the end, starting again after every death, and check that every fault has struck."""
         outcome = Outcome()
         watcher = self.watcher(expected) if expected is not None else None
         try:
@@ -143,7 +143,7 @@ class Program:
         return {path.name: path.read_bytes() for path in sorted((self.folder / "out").iterdir())}
 
     def states_by_batch(self) -> dict[str, Any]:
-        """What the undisturbed run says the state was after each batch."""
+        """Return the state after each batch, as the undisturbed run had it."""
         return {
             str(int(name[7:10]) - 1): dict(json.loads(data))
             for name, data in self.outputs().items()
@@ -152,7 +152,7 @@ class Program:
 
 
 class Watcher:
-    """A second reader: whenever it looks, it must see exactly the state of some committed batch."""
+    """A concurrent reader, which must always see exactly the state of some committed batch."""
 
     pause_s = 0.2
 

@@ -29,7 +29,7 @@ def words_of(batch: int) -> list[str]:
 
 
 def add_input(incoming: str, batch: int) -> None:
-    """The file of a batch, unless an earlier run has put it there."""
+    """Write the file of a batch, unless an earlier run has written it."""
     target = os.path.join(incoming, f"batch-{batch:03d}.txt")
     if not os.path.exists(target):
         staged = os.path.join(incoming, f".staged-{batch}")
@@ -40,7 +40,7 @@ def add_input(incoming: str, batch: int) -> None:
 
 
 def write_output(path: str, value: Any) -> None:
-    """Whole or not at all; a second time the same. That is what makes an output exactly once."""
+    """Write a file whole or not at all, and the same the second time: that makes the output exactly once."""
     with open(f"{path}.tmp", "w") as file:
         json.dump(value, file)
     os.rename(f"{path}.tmp", path)

@@ -1,4 +1,4 @@
-"""Runs the program with two queries, and compares what comes of it."""
+"""Runs the program with two queries, and compares its results."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class QueryProgram(Program):
         return SinkWatcher(self, expected)
 
     def rows(self) -> Rows | None:
-        """What a reader of the sink sees now. None if there is no sink yet."""
+        """Return the rows that a reader of the sink sees now, or None if there is no sink yet."""
         target = self.folder / "windows"
         if not (target / "_spark_metadata").exists():
             return None
@@ -46,7 +46,7 @@ class QueryProgram(Program):
             raise
 
     def outputs(self) -> dict[str, bytes]:
-        """What the function was given, and the state after each step."""
+        """Return the rows passed to the function, and the state after each step."""
         return {
             str(path.relative_to(self.folder)): path.read_bytes()
             for name in ("counts", "state")
@@ -54,13 +54,13 @@ class QueryProgram(Program):
         }
 
     def data_files(self) -> set[str]:
-        """All files in the sink's directory that a reader who knows no manifest would read."""
+        """Return the files that a reader without knowledge of the manifest would read."""
         target = self.folder / "windows"
         return {str(path.relative_to(target)) for path in target.glob("kind=*/*.parquet")}
 
 
 class SinkWatcher(Watcher):
-    """A reader of the sink: it must see the windows of the first so many steps, all of them and no others."""
+    """A concurrent reader of the sink, which must always see all windows of the first steps and no others."""
 
     pause_s = 0.5
 
@@ -88,7 +88,7 @@ class SinkWatcher(Watcher):
 
 
 def prefixes(rows: Rows) -> list[Rows]:
-    """What there is to be seen after each batch that closes windows."""
+    """Return the rows that are visible after each batch that closes windows."""
     began = datetime.fromisoformat("2026-03-01T12:00:20")  # of step 1
 
     def step(row: tuple[Any, ...]) -> int:
@@ -98,7 +98,7 @@ def prefixes(rows: Rows) -> list[Rows]:
 
 
 def check(program: QueryProgram, quiet: QueryProgram) -> None:
-    """Nothing that a user could see tells the one run from the other."""
+    """Check that a user cannot tell one run from the other."""
     assert program.rows() == quiet.rows()
     assert program.outputs() == quiet.outputs()
     assert len(program.data_files()) == len(quiet.data_files()), "files that no manifest lists"

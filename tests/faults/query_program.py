@@ -61,7 +61,7 @@ ELSEWHERE = "TIDEMILL_TEST_ELSEWHERE"
 
 
 def rows_of(step: int) -> list[dict[str, Any]]:
-    """Twenty seconds of events, with repetitions from the step before, and one that is late."""
+    """Return twenty seconds of events, with duplicates from the step before and one late event."""
     rows = []
     for k in range(12):
         second = step * 20 + (k * 7) % 20
@@ -77,14 +77,14 @@ def rows_of(step: int) -> list[dict[str, Any]]:
 
 
 def add_input(incoming: Path, step: int) -> None:
-    """The file of a step, unless an earlier run has put it there."""
+    """Write the file of a step, unless an earlier run has written it."""
     target = incoming / f"step-{step:03d}.json"
     if not target.exists():
         write(target, "".join(f"{json.dumps(row)}\n" for row in rows_of(step)))
 
 
 def write(target: Path, text: str) -> None:
-    """Whole or not at all; a second time the same. That is what makes an output exactly once."""
+    """Write a file whole or not at all, and the same the second time: that makes the output exactly once."""
     staged = target.with_name(f".{target.name}.staged")
     staged.write_text(text)
     staged.rename(target)
@@ -137,7 +137,7 @@ def start_counts(stream: DataFrame, folder: Path) -> Any:
 
 
 def committed_state(checkpoint: Path) -> dict[str, Any]:
-    """All keys and values of all operators after the last committed batch, and which batch that is."""
+    """Return all keys and values of all operators after the last committed batch, and its id."""
     storage = open_storage(str(checkpoint))
     logged = BatchLog(storage).load()
     if logged.last_committed is None:

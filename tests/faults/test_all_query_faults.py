@@ -55,7 +55,7 @@ SURVIVED = ("process", "error")
 
 
 def all_plans() -> list[list[Planned]]:
-    """Each point early, in the middle and late, in programs to which five things happen."""
+    """Each point early, in the middle and late, in programs with five faults each."""
     chance = random.Random(20261116)
     faults = []
     for point, passes in {**DRIVER_POINTS, **TASK_POINTS}.items():

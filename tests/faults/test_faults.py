@@ -1,4 +1,4 @@
-"""Whatever kills a stream, its outputs and its state are those of a stream that nothing has happened to."""
+"""Whatever kills a stream, its outputs and state equal those of an undisturbed stream."""
 
 from __future__ import annotations
 

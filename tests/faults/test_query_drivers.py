@@ -32,7 +32,7 @@ BEGAN = "2026-03-01T12:00:20Z"
 
 
 class Serving:
-    """A folder, and the drivers that work on it."""
+    """A folder, and the drivers that run on it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -71,12 +71,12 @@ class Serving:
             add_input(self.folder / "incoming", step)
 
     def batches(self) -> int:
-        """How many are committed."""
+        """Return the number of committed batches."""
         commits = self.checkpoint / "commits"
         return max((int(p.name) + 1 for p in commits.glob("[0-9]*")), default=0)
 
     def files(self) -> dict[str, bytes]:
-        """All that a driver could have written, but the time of the owner's record."""
+        """Return everything that a driver could have written, except the time of the owner's record."""
         return {
             str(path): path.read_bytes()
             for root in (self.checkpoint, self.folder / "windows")
@@ -85,7 +85,7 @@ class Serving:
         }
 
     def nobody_writes(self) -> bool:
-        """Whether a directory whose owner stands still can be taken over: nobody is inside of a write."""
+        """Return True if the paused owner is not in the middle of a write: then a driver can take over."""
         with (self.checkpoint / f".{LOCK}").open("rb") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

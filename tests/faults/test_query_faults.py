@@ -1,4 +1,4 @@
-"""Whatever kills queries, their output and state are those of queries that nothing has happened to."""
+"""Whatever kills queries, their output and state equal those of undisturbed queries."""
 
 from __future__ import annotations
 

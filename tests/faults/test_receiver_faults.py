@@ -1,4 +1,4 @@
-"""Killed at every step between a record that arrives and a block that a batch has. ``make test-faults``."""
+"""Kills at every step from the arrival of a record to its batch. Run by ``make test-faults``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Progress has Spark's fields, and comes when Spark's does."""
+"""Progress reports have Spark's fields, and come when Spark's do."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def reporter(clock: ManualClock, **settings: int) -> tuple[ProgressReporter, lis
 
 
 def keys(value: Any, path: str = "") -> set[str]:
-    """All names in a JSON value, with where they are."""
+    """Return the paths of all names in a JSON value."""
     if isinstance(value, dict):
         inner: set[str] = set()
         for name, each in value.items():
@@ -111,7 +111,7 @@ def test_only_the_last_ones_are_kept() -> None:
 
 
 def test_the_fields_are_sparks(other_session: SparkSession, tmp_path: Path) -> None:
-    """Spark's own query, with state and a watermark, and a progress of ours about the same."""
+    """Compare the progress of one of Spark's own queries, with state and a watermark, with ours."""
     rows = other_session.readStream.format("rate-micro-batch").option("rowsPerBatch", 10).load()
     counts = rows.withWatermark("timestamp", "1 second").groupBy("timestamp").count()
     query = counts.writeStream.format("noop").outputMode("update").trigger(once=True).start()

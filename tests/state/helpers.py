@@ -36,7 +36,7 @@ def state_in(folder: Path, timed: bool = False, storage: Storage | None = None) 
 
 
 def on_executor(folder: Path) -> None:
-    """From now on this process is a worker of the executor with that local folder."""
+    """Make this process a worker of the executor with that local folder."""
     os.environ["SPARK_LOCAL_DIRS"] = str(folder)
 
 
@@ -54,7 +54,7 @@ def run(
 
 
 def run_all(state: OperatorState, batches: Iterable[Changes]) -> list[str]:
-    """Versions, each made from the one before; the time of a change is the number of its batch."""
+    """Write versions, each on top of the one before; the time of a change is the number of its batch."""
     versions: list[str] = []
     for batch_id, changes in enumerate(batches):
         base = versions[-1] if versions else None
@@ -63,7 +63,7 @@ def run_all(state: OperatorState, batches: Iterable[Changes]) -> list[str]:
 
 
 def applied(before: Contents, changes: Changes, time_ms: int = 0) -> Contents:
-    """What a model makes of it."""
+    """Apply the changes to a model of the state."""
     after = {**before, **{k: (v, time_ms) for k, v in changes.items() if v is not None}}
     return {key: after[key] for key in after if changes.get(key, b"") is not None}
 
@@ -82,5 +82,5 @@ def files(state: OperatorState) -> set[str]:
 
 
 def restart_process() -> None:
-    """Forget what this process has open, as a new one would."""
+    """Close this process's stores, as if it were a new process."""
     local_store._recent.clear()  # which closes what is not being read

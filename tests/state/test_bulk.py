@@ -102,7 +102,7 @@ def test_many_at_once_is_the_same_as_one_by_one(
 def test_large_changes_are_written_in_pieces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who reads them has only some of them in memory."""
+    """A reader has only some of them in memory."""
     monkeypatch.setattr(state_file, "_BYTES_AT_ONCE", 10_000)
     state = state_in(tmp_path)
     keys = [b"%d" % n for n in range(1_000)]

@@ -103,7 +103,7 @@ KEYS = st.recursive(
 
 
 def meaning(key: Any) -> Any:
-    """What Python compares by ``==``, but for what are other keys on purpose."""
+    """Compare as Python's ``==`` does, except for values that are different keys on purpose."""
     if isinstance(key, (User, Slotted)):
         return (type(key), *(meaning(getattr(key, f.name)) for f in dataclasses.fields(key)))
     if isinstance(key, tuple):
@@ -146,7 +146,7 @@ def test_a_copy_of_a_key_that_shares_no_object_with_it_is_the_same_key(key: Hash
 
 
 def in_other_types(key: Any) -> Any:
-    """An equal key, made of other objects, of other types where there are any."""
+    """Return an equal key made of other objects, and of other types where there are any."""
     match key:
         case bool() | Color() | np.generic():
             return key

@@ -1,4 +1,4 @@
-"""The copy of a partition on the local disk: what it costs, and what becomes of it on a bad day."""
+"""The copy of a partition on the local disk: its cost, and how it survives a bad day."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def executor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 class Counting(LocalStorage):
-    """Notes down what is read."""
+    """Notes which files are read."""
 
     def __init__(self, directory: str) -> None:
         super().__init__(directory)
@@ -107,7 +107,7 @@ def test_a_store_that_was_left_half_loaded_is_loaded_again_and_kept(
 def test_a_view_is_of_its_version_though_another_process_is_quicker(
     state: OperatorState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between bringing the store up to date and looking at it somebody else takes it further."""
+    """Another process moves the store to a later version before this one reads it."""
     versions = run_all(state, [{b"a": b"1"}, {b"b": b"2"}])
     catch_up = local_store.LocalStore.catch_up
 
@@ -150,7 +150,7 @@ def test_a_task_says_how_many_files_its_version_was_made_of(state: OperatorState
 def test_files_that_a_snapshot_replaces_may_go_while_they_are_looked_for(
     state: OperatorState, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
-    """A new executor begins to load a version at the moment in which the driver cleans up."""
+    """A new executor starts to load a version just when the driver deletes old files."""
     versions = run_all(state, [{b"a": b"%d" % n, b"%d" % n: b"v"} for n in range(6)])
     run(state, versions[-1], 6, {})
     expected = read(state, versions[-1])

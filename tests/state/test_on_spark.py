@@ -31,7 +31,7 @@ def in_a_worker(sc: SparkContext, question: Callable[[], Any]) -> set[Any]:
 
 
 def local_folders(sc: SparkContext) -> list[Path]:
-    """Where the workers have the state of all streams."""
+    """Return the folder in which the workers keep the state of all streams."""
     (folders,) = in_a_worker(sc, lambda: os.environ["SPARK_LOCAL_DIRS"])
     return [Path(folder) / "tidemill-state" for folder in folders.split(",")]
 
@@ -217,7 +217,7 @@ ssc.stop()
 
 @pytest.mark.slow
 def test_on_a_cluster_tasks_fail_after_writing_and_executors_die(tmp_path: Path) -> None:
-    """Speculation is on. That copies really run needs more than one host: see test_processes.py."""
+    """Speculation is on, but copies run only with more than one host: see test_processes.py."""
     import pyspark
 
     faults = tmp_path / "faults"

@@ -1,4 +1,4 @@
-"""The driver's side of state: which versions a batch starts from, and when a snapshot is due."""
+"""The driver's side of state: the versions that a batch starts from, and when a snapshot is due."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ class Driver:
                 self.operators.snapshot_taken(operator, partition, self.state_bytes)
 
     def run(self, batches: int, changed_bytes: int) -> list[int]:
-        """When snapshots were due, counted in batches from the first of these."""
+        """Return the batches at which snapshots were due, counted from the first of these."""
         first = self.batch_id
         self.taken.clear()
         for self.batch_id in range(first, first + batches):
@@ -199,7 +199,7 @@ def test_when_snapshots_are_due(
 
 
 def test_a_large_state_is_not_written_again_because_its_snapshot_takes_long(tmp_path: Path) -> None:
-    """Batches go on while it is taken; what is known of the last one still holds."""
+    """Batches run while a snapshot is taken; until then the size of the last one counts."""
     driver = Driver(restored(tmp_path), 1_000_000)
     assert driver.run(50, 100) == [50]
     driver.takes = False

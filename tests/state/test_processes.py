@@ -41,7 +41,7 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Worker]]:
 def workers(
     pool: list[Worker], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[int], list[Worker]]:
-    """So many processes of one executor."""
+    """Several processes of one executor."""
     monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path / "local"))
 
     def some(number: int) -> list[Worker]:
@@ -95,7 +95,7 @@ def test_a_process_killed_while_it_loads_a_version_leaves_no_trace(
     tmp_path: Path,
     in_transaction: bool,
 ) -> None:
-    """It has loaded keys that the version, by way of a snapshot, does not have any more."""
+    """The killed process has loaded keys that the version, built from a snapshot, no longer has."""
     state = state_in(tmp_path / "checkpoint", timed=True)
     removed: Changes = dict.fromkeys(list(MANY)[::2])
     last = {b"last": b"1"}
@@ -138,7 +138,7 @@ def test_nobody_takes_the_half_that_another_has_loaded_for_the_whole(
 def test_two_that_load_the_same_store_without_a_lock_do_not_mix(
     workers: Callable[[int], list[Worker]], tmp_path: Path
 ) -> None:
-    """The lock is a file that somebody can delete, with the rest of a temporary folder."""
+    """The lock is a file, and somebody may delete it with the rest of a temporary folder."""
     state = state_in(tmp_path / "checkpoint")
     slow, other = workers(2)
     on_executor(tmp_path / "driver")

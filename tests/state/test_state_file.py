@@ -131,7 +131,7 @@ def refuse(data: bytes) -> DamagedCheckpointError:
 
 
 def header_of(data: bytes) -> StateHeader | None:
-    """Without the checksum the header can be wrong. It must not be anything but that."""
+    """Without the checksum the header can be wrong, but reading it must not fail in other ways."""
     try:
         return read_header(InMemory(data), FILE)
     except DamagedCheckpointError as error:
@@ -270,7 +270,7 @@ def test_a_writer_that_fails_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_a_large_file_goes_through_little_memory(tmp_path: Path) -> None:
-    """300,000 records, 90 MB of them: neither writing nor reading ever has a tenth of it in memory."""
+    """Neither writing nor reading 300,000 records of 90 MB ever has a tenth of them in memory."""
     storage = LocalStorage(str(tmp_path))
     noise = random.Random(1).randbytes(10_000)
     objects, arrow_bytes = sys.getallocatedblocks(), pa.total_allocated_bytes()

@@ -49,7 +49,7 @@ EXECUTORS = st.integers(0, 2)
 
 
 class Fault(BaseException):
-    """What a killed process is to the code that runs: the end, at any point."""
+    """The end of a killed process, at any point of its code."""
 
 
 class Versions(RuleBasedStateMachine):
@@ -159,7 +159,7 @@ class Versions(RuleBasedStateMachine):
 
     @rule(changes=CHANGES, data=st.data())
     def attempt_that_is_killed(self, changes: Changes, data: st.DataObject) -> None:
-        """All that a killed writer leaves: the beginning of a file, under a hidden name."""
+        """A killed writer leaves only the beginning of a file, under a hidden name."""
         folder = self.root / "checkpoint" / self.partition.folder
         assume(folder.exists())
         (folder / f".{self.batch_id(self.history[-1])}.dead.changes.tmp").write_bytes(
@@ -270,7 +270,7 @@ class Versions(RuleBasedStateMachine):
 
     @rule(data=st.data(), kind=st.sampled_from(["missing", "flipped", "cut", "empty"]))
     def durable_file_is_damaged(self, data: st.DataObject, kind: str) -> None:
-        """On an executor that has nothing: there is the right state, or the file is named."""
+        """An executor without local state gets the right state, or an error that names the file."""
         version = data.draw(st.sampled_from(self.history))
         assume(version is not None)
         name = data.draw(st.sampled_from(self.partition.chain(version).names))

@@ -1,4 +1,4 @@
-"""A process that does what it is told, over a pipe: a Python worker without Spark."""
+"""A process that follows commands from a pipe: a Python worker without Spark."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def close_views() -> None:
 
 
 def read_in_a_fork(state: OperatorState, before: str, version: str) -> list[Contents]:
-    """As a daemon of PySpark's forks its workers: what the parent has open is not the child's."""
+    """Fork like PySpark's daemon: the child must not use the stores that its parent has open."""
     mine = helpers.read(state, before)
     receiver, sender = multiprocessing.Pipe(duplex=False)
     child = os.fork()
@@ -122,7 +122,7 @@ def read_in_a_fork(state: OperatorState, before: str, version: str) -> list[Cont
 def load_and_stop(
     pipe: Connection, state: OperatorState, version: str, steps: int, in_transaction: bool
 ) -> Contents:
-    """Stand still in the middle of loading a version, until told to go on, or killed."""
+    """Pause in the middle of loading a version, until told to continue, or killed."""
     left = steps
 
     def step() -> None:
@@ -152,7 +152,7 @@ def load_and_stop(
 
 
 def run_and_stop(pipe: Connection, state: OperatorState, base: str | None, batch_id: int) -> None:
-    """Stand still in the middle of a batch, to be killed."""
+    """Pause in the middle of a batch, to be killed."""
     with attempt(state, 0, base, batch_id, False) as current:
         for n in range(20_000):
             current.transaction.put(b"half %d" % n, bytes(100), 0)
