@@ -69,9 +69,6 @@ CLOSE_A_CYCLE = {
     # Opens the right implementation of its own interface; pyarrow.fs is loaded only where it is needed.
     ("tidemill.checkpoint.storage", "tidemill.checkpoint.arrow_storage"),
     ("tidemill.checkpoint.storage", "tidemill.checkpoint.local_storage"),
-    # A stream has windows, and a window is a stream.
-    ("tidemill.streaming.window_operations", "tidemill.streaming.dstream"),
-    ("tidemill.streaming.program.graph_pickle", "tidemill.streaming.program.unpicklable"),
 }
 
 

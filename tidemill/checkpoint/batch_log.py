@@ -1,4 +1,4 @@
-"""The two files from which everything about recovery follows.
+"""The batch log: two files for each batch, from which everything about recovery follows.
 
 ``offsets/N`` is written before batch N runs and says how far it reads in each source. ``commits/N``
 is written when batch N, its state and its outputs are complete. Both have the format of Spark's own
@@ -9,11 +9,11 @@ checkpoints, a version line and then JSON. ``offsets/7``::
     42
     {"topic-0":1350}
 
-one line for each source, in the order of the names, with ``-`` for a source that has no offset yet. The
-last line ends like all others, which Spark's does not: a file that has been cut off shows. ``conf`` says
-how the batch runs: ``tidemill.tasks`` tasks read its input, and a query has Spark's own
-``spark.sql.shuffle.partitions`` beside it, the number of partitions of its state. With backpressure, it
-also has the rates that held, in records per second, for sources that have one:
+with one line for each source, in the order of the names, and ``-`` for a source that has no offset yet.
+Unlike Spark's, the last line ends with a newline too, so that a reader recognises a file that was cut off.
+``conf`` says how the batch runs: ``tidemill.tasks`` tasks read its input, and a query also has Spark's own
+``spark.sql.shuffle.partitions``, the number of partitions of its state. With backpressure, it also has the
+rates that limited the batch, in records per second, for sources that have one:
 ``"tidemill.rates":"{\\"orders\\":812.5}"``.
 
 ``commits/7``::
@@ -21,13 +21,13 @@ also has the rates that held, in records per second, for sources that have one:
     v1
     {"nextBatchWatermarkMs":0,"stateUniqueIds":{"totals":[["7.1f"],["7.a0"]]}}
 
-with the version of every operator's state, partition by partition. ``metadata`` has the id that the
-stream keeps through all restarts::
+with the version of every operator's state, partition by partition. ``metadata`` has the id of the stream,
+which stays the same through all restarts::
 
     {"id":"5c8bf0d5-2a3a-4a7e-9f0e-0b6b2f4f8a11"}
 
-Spark's later versions are read as well: in ``v2`` of offsets a line begins with the name of its source
-(``0:{"logOffset":3}``), in ``v2`` and ``v3`` of commits there is more about state and sinks.
+Spark's later versions can be read as well: in ``v2`` of offsets a line begins with the name of its source
+(``0:{"logOffset":3}``); ``v2`` and ``v3`` of commits have more about state and sinks.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Running a stream batch by batch, without waiting for any real time to pass."""
+"""Running a stream batch by batch, without waiting for real time to pass."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tidemill.streaming import DStream, StreamingContext
 
 
 class BatchDriver:
-    """Moves the clock of a started context and returns when the batches it caused are over."""
+    """Moves the clock of a started context and waits until the batches of that time are done."""
 
     def __init__(self, ssc: StreamingContext, clock: ManualClock) -> None:
         self._ssc = ssc
@@ -19,7 +19,7 @@ class BatchDriver:
     def run(self, batches: int = 1, timeout_s: float = 60.0) -> None:
         """Let ``batches`` batch intervals pass at once and wait until all listeners know the outcome.
 
-        A batch that failed raises here, as it would in ``awaitTermination``.
+        A failed batch raises here, as it would in ``awaitTermination``.
         """
         run = self._ssc._run
         if run is None:
@@ -33,9 +33,9 @@ class BatchDriver:
         self._ssc.awaitTermination(0)
 
     def wait_received(self, records: int, timeout_s: float = 60.0) -> None:
-        """Wait until the receivers of the stream have stored so many records since it started.
+        """Wait until the receivers of the stream have stored ``records`` records since it started.
 
-        They run in processes of their own, on the machine's clock: the next batch has what they stored.
+        They run in processes of their own, on the machine's clock; the next batch has these records.
         """
         receivers = self._ssc._start.receivers
         if receivers is None:
@@ -49,7 +49,7 @@ class BatchDriver:
 
 
 def collected(stream: DStream[Any]) -> list[list[Any]]:
-    """An output operation that appends the records of each batch to the list it returns."""
+    """Return a list to which an output operation appends the records of each batch."""
     batches: list[list[Any]] = []
     stream.foreachRDD(lambda rdd: batches.append(rdd.collect()))
     return batches
