@@ -1,7 +1,7 @@
-"""Rows that are on the driver, as splits: each takes its rows along.
+"""Splits that carry their rows, for sources that have their rows on the driver.
 
-A split is an Arrow IPC stream, in base64 so that it is JSON. This is for sources whose rows the driver
-has anyway; splits travel with the tasks of a batch, so a batch is kept to some megabytes.
+A split is an Arrow IPC stream, in base64 so that it is JSON. Splits travel with the tasks of a batch, so a
+batch is kept to some megabytes.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ MOST_BYTES_PER_BATCH = 8 << 20
 
 
 def arrow_split(table: pa.Table) -> Split:
+    """Return one split with all rows of a table."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
@@ -27,7 +28,7 @@ def arrow_split(table: pa.Table) -> Split:
 
 
 def arrow_splits(table: pa.Table, parallelism: int) -> list[Split]:
-    """The rows in as many parts as they are worth, in order."""
+    """Return the rows in order, cut into as many splits as their number is worth."""
     tasks = tasks_for_records(table.num_rows, parallelism)
     bounds = [table.num_rows * part // tasks for part in range(tasks + 1)]
     return [
@@ -38,18 +39,19 @@ def arrow_splits(table: pa.Table, parallelism: int) -> list[Split]:
 
 
 def read_arrow_split(split: Split) -> Iterator[pa.RecordBatch]:
+    """Yield the rows that a split carries."""
     yield from pa.ipc.open_stream(base64.b64decode(split))
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """The Arrow types that Spark's own conversion gives."""
+    """Return the schema with the Arrow types of Spark's own conversion."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     return to_arrow_schema(schema, timezone="UTC")
 
 
 def struct_type(schema: StructType | str) -> StructType:
-    """A schema that may be written as text: ``id long, name string``."""
+    """Return a schema that may be written as text: ``id long, name string``."""
     columns = schema if isinstance(schema, StructType) else StructType.fromDDL(schema)
     if not isinstance(columns, StructType):
         raise SourceError(f"a schema must have named columns, as in 'id long', not {schema!r}")

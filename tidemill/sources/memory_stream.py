@@ -1,4 +1,4 @@
-"""A stream that a test fills by hand."""
+"""A stream of rows that a test adds by hand."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tidemill.batches.batch import AdmissionLimit, Offset, OffsetRange, RangeSiz
 from tidemill.batches.source import SourceRuntime
 from tidemill.batches.table_source import Split, SplitReader, SplitSource
 from tidemill.common.options import Options, non_empty
-from tidemill.errors import SourceError
+from tidemill.errors import OptionError, SourceError
 from tidemill.sources.arrow_split import (
     MOST_BYTES_PER_BATCH,
     arrow_schema,
@@ -31,19 +31,19 @@ _streams: dict[str, MemoryStream] = {}
 
 
 class MemoryStream:
-    """Rows that a test gives to its query, in the portions and the order in which it adds them::
+    """Gives a query the rows that a test adds, in the portions and the order in which it adds them::
 
         orders = MemoryStream("id long, amount double")
         query = spark.readStream.format(orders.name).load().writeStream. ... .start()
         orders.add([(1, 9.5), (2, 12.0)])
         query.processAllAvailable()
 
-    Rows are tuples, dictionaries or ``Row``; a pandas or Arrow table is taken as well. A batch takes what has
-    been added since the one before, in whole portions. Any number of queries can read a stream, and a
-    query that is started again in the same process goes on where it was. Rows that all running queries
-    have committed are forgotten, unless ``keep`` is set: then a new query begins at the first row, too.
+    Rows are tuples, dictionaries, ``Row`` objects, or a pandas or Arrow table. A batch takes all portions
+    added since the one before. Any number of queries can read a stream, and a query that is started again in
+    the same process continues where it was. Rows that all running queries have committed are forgotten,
+    unless ``keep`` is set: then a new query begins at the first row.
 
-    ``name`` is the name of the format; it is made up if none is given. :meth:`close` gives it free.
+    ``name`` is the name of the format; without one the stream makes up its own. :meth:`close` frees it.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class MemoryStream:
         _streams[self.name.lower()] = self
 
     def add(self, rows: Any) -> int:
-        """Add a portion. How many there are now, which is the offset after it."""
+        """Add a portion. Return how many there are now, which is the offset after it."""
         table = self._as_table(rows)
         with self._lock:
             self._portions[self._end] = table
@@ -75,7 +75,7 @@ class MemoryStream:
                 rows = pa.Table.from_batches([rows])
             if isinstance(rows, pa.Table):
                 return rows.select(self._arrow_schema.names).cast(self._arrow_schema)
-            if hasattr(rows, "iloc"):  # pandas is not imported only to ask
+            if hasattr(rows, "iloc"):  # a DataFrame of pandas, which need not be imported for this
                 return pa.Table.from_pandas(rows, self._arrow_schema, preserve_index=False)
             if isinstance(rows, (str, bytes, Mapping)) or not isinstance(rows, Iterable):
                 raise TypeError(f"a {type(rows).__name__} is not a list of rows")
@@ -83,10 +83,11 @@ class MemoryStream:
             if not listed:
                 return self._arrow_schema.empty_table()
             return LocalDataToArrowConversion.convert(listed, self.schema, False)
-        except Exception as error:  # whatever Arrow, pandas or PySpark think of the rows
+        except Exception as error:  # Arrow, pandas and PySpark raise many types
             raise SourceError(
-                f"what was added to {self.name} does not fit its columns "
-                f"({self.schema.simpleString()}): {error}"
+                f"the rows added to {self.name} do not fit its columns "
+                f"({self.schema.simpleString()}): {error}",
+                self.name,
             ) from error
 
     def _in_order(self, row: Any) -> Any:
@@ -104,24 +105,25 @@ class MemoryStream:
 
     @property
     def end(self) -> int:
-        """How many portions have been added."""
+        """The number of portions added so far."""
         return self._end
 
     @property
     def first(self) -> int:
-        """The first portion that has not been forgotten."""
+        """The number of the first portion that is still there."""
         return self._first
 
     def source(self, options: Mapping[str, str]) -> MemoryStreamSource:
-        """The stream as one query reads it."""
+        """Return a source that reads this stream for one query."""
         return MemoryStreamSource(self)
 
     def portions(self, start: int, end: int) -> list[pa.Table]:
+        """Return the portions of a range. ``LookupError`` if some of them are gone."""
         with self._lock:
             if end > self._end:
                 raise LookupError(
-                    f"{self.name} has {self._end} portions, and a batch was planned up to {end}: what a "
-                    "memory stream has is gone with its process"
+                    f"{self.name} has {self._end} portions, and a batch was planned up to {end}: the rows of "
+                    "a memory stream are gone with its process"
                 )
             if start < min(self._first, end):
                 raise LookupError(
@@ -131,7 +133,7 @@ class MemoryStream:
             return [self._portions[number] for number in range(start, end)]
 
     def close(self) -> None:
-        """Give the name free. Queries that have the stream already go on. Idempotent."""
+        """Free the name. Queries that read the stream already continue. Idempotent."""
         if _streams.get(self.name.lower()) is self:
             del _streams[self.name.lower()]
             unregister_source(self.name)
@@ -154,7 +156,10 @@ class MemoryStream:
 
 
 class MemoryStreamSource(SplitSource):
-    """Offset: how many portions have been read. A batch has whole portions, one at least."""
+    """Reads a memory stream for one query. The offset is how many portions have been read.
+
+    A batch has whole portions, one at least.
+    """
 
     known_options = frozenset({"stream"})
 
@@ -217,13 +222,14 @@ class MemoryStreamSource(SplitSource):
 
 
 def memory_stream_source(options: Mapping[str, str]) -> MemoryStreamSource:
-    """``format("memory-stream")`` with the option ``stream``, the name of one that the program has made."""
+    """Return the source for ``format("memory-stream")``, whose option ``stream`` names a memory stream."""
     read = Options(options, "the memory-stream source")
     name = read.required("stream", non_empty, "stream.name")
     stream = _streams.get(name.lower())
     if stream is None:
-        raise SourceError(
+        raise OptionError(
             f"there is no memory stream {name!r} in this process: make a MemoryStream first and give its "
-            f"name; there are {', '.join(sorted(_streams)) or 'none'}"
+            f"name; there are {', '.join(sorted(_streams)) or 'none'}",
+            "stream",
         )
     return MemoryStreamSource(stream)

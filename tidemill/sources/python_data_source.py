@@ -1,8 +1,8 @@
 """PySpark's own Python data sources, as sources of a query.
 
 A class that is registered with ``spark.dataSource.register`` and has a ``streamReader`` or a
-``simpleStreamReader`` is read here as Spark reads it: one reader on the driver plans, another one, which was
-never asked anything, reads partitions in tasks. Rows become Arrow by PySpark's own conversion.
+``simpleStreamReader`` is read here as Spark reads it: one reader on the driver plans, another one, fresh from
+its constructor, reads partitions in tasks. PySpark's own conversion makes Arrow of the rows.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def python_stream_source(
     options: Mapping[str, str],
     schema: StructType | None = None,
 ) -> SplitSource:
-    """The source that a registered class describes. ``schema`` is the reader's, if it has one."""
+    """Return the source that a registered class describes. ``schema`` is the one of the reader, if any."""
     made = data_source(options=CaseInsensitiveDict(dict(options)))
     columns = _columns(made, schema)
     try:
@@ -57,7 +57,8 @@ def python_stream_source(
     except PySparkNotImplementedError:
         raise SourceError(
             f"the Python data source {made.name()!r} cannot be read as a stream: its class has neither "
-            "streamReader() nor simpleStreamReader()"
+            "streamReader() nor simpleStreamReader()",
+            made.name(),
         ) from None
 
 
@@ -69,15 +70,16 @@ def _columns(source: DataSource, schema: StructType | None) -> StructType:
     except PySparkNotImplementedError:
         raise SourceError(
             f"the Python data source {source.name()!r} does not say which columns it has: write "
-            ".schema(...) before .load()"
+            ".schema(...) before .load()",
+            source.name(),
         ) from None
     return struct_type(own)
 
 
 class _PythonSource(SplitSource):
-    """What both kinds have in common. Offsets are dictionaries, whatever is in them."""
+    """The common part of both kinds. Offsets are dictionaries, with any contents."""
 
-    # The options are the user's own affair.
+    # Only the user's class knows its options.
     known_options: frozenset[str] | None = None
 
     def __init__(self, source: DataSource, schema: StructType) -> None:
@@ -100,7 +102,7 @@ class _PythonSource(SplitSource):
             return self._end_of_all
         end = _checked_offset(self._source.name(), self._read_up_to(start, limit))
         if self._one_batch:
-            # It cannot say itself what is there now: this is it.
+            # The reader cannot be told to stop at what is there now, so all that it finds now is one batch.
             self._end_of_all = end
         return end
 
@@ -131,10 +133,10 @@ class _PythonSource(SplitSource):
 
 
 class PythonStreamSource(_PythonSource):
-    """A data source with a ``streamReader``: partitions are planned here and read in tasks.
+    """A data source with a ``streamReader``: the driver plans partitions, tasks read them.
 
-    A reader whose ``latestOffset`` takes ``(start, limit)`` is given its own default limit, or a stricter one
-    of the same kind if the query has one; one that takes nothing cannot be limited.
+    A reader whose ``latestOffset`` takes ``(start, limit)`` gets its own default limit, or a stricter one of
+    the same kind if the query has one. A reader whose ``latestOffset`` takes nothing cannot be limited.
     """
 
     def __init__(self, source: DataSource, schema: StructType) -> None:
@@ -163,7 +165,8 @@ class PythonStreamSource(_PythonSource):
             if not isinstance(partition, InputPartition):
                 raise SourceError(
                     f"partitions() of the Python data source {self._source.name()!r} must give "
-                    f"InputPartition objects, not {partition!r:.100}"
+                    f"InputPartition objects, not {partition!r:.100}",
+                    self._source.name(),
                 )
         return [_pickled(partition) for partition in partitions]
 
@@ -172,10 +175,10 @@ class PythonStreamSource(_PythonSource):
 
 
 class SimplePythonStreamSource(_PythonSource):
-    """A data source with a ``simpleStreamReader``, which reads rows in order to know how far it gets.
+    """A data source with a ``simpleStreamReader``, which must read rows to find out how far a batch reaches.
 
-    What it has read stays on the driver until its batch is committed. A batch of an earlier run is read
-    with ``readBetweenOffsets``, in a task.
+    The rows stay on the driver until their batch is committed. A task reads a batch of an earlier run, with
+    ``readBetweenOffsets``.
     """
 
     def __init__(self, source: DataSource, schema: StructType) -> None:
@@ -198,7 +201,7 @@ class SimplePythonStreamSource(_PythonSource):
     def _read_up_to(self, start: Offset, limit: AdmissionLimit) -> Offset:
         known = next((part for part in self._read if _same(part.start, start)), None)
         if known is not None:
-            return known.end  # a plan that was given up: what was read then is still there
+            return known.end  # an abandoned plan: its rows are still there
         rows, end = self._reader.read(start)
         batches = list(_as_arrow(iter(rows), self._schema, self._source))
         table = pa.Table.from_batches(batches, arrow_schema(self._schema))
@@ -207,7 +210,8 @@ class SimplePythonStreamSource(_PythonSource):
         elif table.num_rows:
             raise SourceError(
                 f"read() of the Python data source {self._source.name()!r} gave {table.num_rows} rows and an "
-                f"end offset that is the start, {json.dumps(start)}: the same rows would be read for ever"
+                f"end offset that is the start, {json.dumps(start)}: the same rows would be read for ever",
+                self._source.name(),
             )
         return end
 
@@ -261,7 +265,7 @@ class _BetweenOffsets:
 
 @dataclass(frozen=True)
 class _SplitReader:
-    """Reads a split in a task: rows that came along, or a partition."""
+    """Reads a split in a task: the rows that it carries, or a partition."""
 
     arrow_splits: bool
     partitions: PartitionReader
@@ -275,7 +279,7 @@ class _SplitReader:
 
 
 class PartitionReader:
-    """Reads a partition in a task. User classes travel by value, however this is pickled."""
+    """Reads a partition in a task. It is pickled with the user's classes by value."""
 
     def __init__(self, source: DataSource, reader: Any, schema: StructType) -> None:
         self._source = source
@@ -289,7 +293,8 @@ class PartitionReader:
         if not isinstance(rows, Iterator):
             raise SourceError(
                 f"read() of the Python data source {self._source.name()!r} must give an iterator, "
-                f"not {type(rows).__name__}: write yield, or iter(...)"
+                f"not {type(rows).__name__}: write yield, or iter(...)",
+                self._source.name(),
             )
         return iter(_as_arrow(rows, self._schema, self._source))
 
@@ -319,7 +324,7 @@ def _same(one: Offset, other: Offset) -> bool:
 
 
 def _checked_offset(name: str, offset: Any) -> Offset:
-    """The offset as it will come back from the log."""
+    """Return the offset as it will come back from the log."""
     try:
         if isinstance(offset, dict):
             return json.loads(json.dumps(offset))
@@ -328,11 +333,12 @@ def _checked_offset(name: str, offset: Any) -> Offset:
         problem = str(error)
     raise SourceError(
         f"an offset of the Python data source {name!r} must be a dictionary of numbers, texts and truth "
-        f"values, not {offset!r:.100} ({problem})"
+        f"values, not {offset!r:.100} ({problem})",
+        name,
     )
 
 
-# What limits of PySpark's are called, and the field that has the number.
+# PySpark's limits: the field that has the number, and the field of ours.
 _LIMIT_FIELDS = {
     "ReadMaxRows": ("max_rows", "max_records"),
     "ReadMaxBytes": ("max_bytes", "max_bytes"),
@@ -341,8 +347,9 @@ _LIMIT_FIELDS = {
 
 
 def _read_limit(default: Any, limit: AdmissionLimit) -> Any:
-    """The reader's own limit, made stricter where the query's is. Other kinds than its own are not given to
-    it: it need not know them.
+    """Return the reader's default limit, made stricter where the query's limit of the same kind is.
+
+    The reader gets no other kind of limit: it need not know them.
     """
     field, ours = _LIMIT_FIELDS.get(type(default).__name__, (None, ""))
     most = getattr(limit, ours, None) if field else None

@@ -1,4 +1,4 @@
-"""A queue of RDDs and lists, given by the program."""
+"""A queue of RDDs and lists that the program hands over."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
 
 Entry = RDD[Any] | Sized
-"""An RDD of the user's, read as it is, or the records themselves."""
+"""An entry of the queue: an RDD of the user's, or the records themselves."""
 
 
 def queue_entry(value: Any, what: str) -> Entry:
-    """``value`` as a queue entry: an RDD stays one, any other iterable is read into memory."""
+    """Return ``value`` as a queue entry: an RDD stays one, any other iterable is read into memory."""
     if isinstance(value, RDD):
         return value
     if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
-        raise SourceError(f"{what} must be an RDD or a list of records, not {value!r:.100}")
+        raise SourceError(f"{what} must be an RDD or a list of records, not {value!r:.100}", what)
     return value if isinstance(value, (list, tuple, range)) else list(value)
 
 
 class QueueSource(RecordSource):
-    """Offset: how many entries of the queue have been consumed.
+    """Gives the entries of a queue to a DStream. The offset is how many entries have been consumed.
 
-    A batch takes one entry, or all that are left. A batch that finds the queue empty reads the
-    default entry, and nothing if there is none.
+    A batch takes one entry, or all that are left. A batch that finds the queue empty reads the default entry,
+    if there is one.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class QueueSource(RecordSource):
 
     @staticmethod
     def entries_of(rdds: Iterable[Any]) -> list[Entry]:
-        """A queue as it can be kept: read once, and checked."""
+        """Return the checked entries of a queue, which is iterated over once."""
         return [
             queue_entry(value, f"entry {position} of the queue")
             for position, value in enumerate(rdds)
@@ -97,7 +97,7 @@ class QueueSource(RecordSource):
 
 @dataclass(frozen=True)
 class QueueSourceFactory:
-    """Makes the source of a queue, when the program is written and again when it is recovered."""
+    """Makes the source of a queue, when a program starts and again when it is recovered."""
 
     entries: list[Entry]
     one_at_a_time: bool

@@ -1,4 +1,4 @@
-"""Rows that a clock makes: so many a second."""
+"""Rows that a clock makes: a fixed number each second."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tidemill.batches.table_source import Split, SplitReader, SplitSource
 from tidemill.checkpoint.source_log import SourceLog
 from tidemill.common.config import positive_int, time_ms
 from tidemill.common.options import Options
-from tidemill.errors import DamagedCheckpointError, SourceError
+from tidemill.errors import DamagedCheckpointError, OptionError
 
 SCHEMA = StructType([StructField("timestamp", TimestampType()), StructField("value", LongType())])
 ARROW_SCHEMA = pa.schema([("timestamp", pa.timestamp("us", tz="UTC")), ("value", pa.int64())])
@@ -30,16 +30,16 @@ _START_TIME_FILE = re.compile(r"v1\n([0-9]{1,18})\n?")
 
 
 class RateSource(SplitSource):
-    """``format("rate")``: rows of a time and a number that goes up by one, ``rowsPerSecond`` of them.
+    """``format("rate")``: each second ``rowsPerSecond`` rows with a time and a number that goes up by one.
 
-    The offset is how many seconds have passed since the source began, always whole ones. When it began is
-    in ``sources/0/0`` of the checkpoint, in milliseconds and as Spark writes it::
+    The offset is how many whole seconds have passed since the source began. The time when it began is in
+    ``sources/0/0`` of the checkpoint, in milliseconds and as Spark writes it::
 
         v1
         1794843809778
 
-    A batch with a limit has fewer seconds, and at least one. During ``rampUpTime`` there are fewer rows in
-    a second, from 0 up to all of them.
+    A batch with a limit has fewer seconds, and at least one. During ``rampUpTime`` the rows per second grow
+    from 0 to all of them.
     """
 
     known_options = frozenset({"rowsPerSecond", "rampUpTime", "numPartitions"})
@@ -51,9 +51,10 @@ class RateSource(SplitSource):
         self._partitions = read.read("numPartitions", positive_int, None)
         self._longest_s = LARGEST_VALUE // self._rows_per_s
         if self._ramp_up_s > self._longest_s:
-            raise SourceError(
+            raise OptionError(
                 f"rampUpTime of the rate source is {self._ramp_up_s} s, and with {self._rows_per_s} rows "
-                f"per second the numbers end after {self._longest_s} s: choose a smaller one of the two"
+                f"per second the numbers end after {self._longest_s} s: make one of the two smaller",
+                "rampUpTime",
             )
         self._began_ms = 0
         self._available_s: int | None = None
@@ -86,7 +87,7 @@ class RateSource(SplitSource):
 
     def latest_offset(self, start: Offset, limit: AdmissionLimit, time_ms: int) -> Offset:
         passed_s = self._passed_s(time_ms) if self._available_s is None else self._available_s
-        # A clock that has been set back since: what has been planned stays planned.
+        # The clock may have been set back: planned seconds stay planned.
         end = max(start, min(passed_s, self._longest_s))
         rows = _most_rows(limit)
         if rows is None or end == start:
@@ -94,7 +95,7 @@ class RateSource(SplitSource):
         return self._within(start, end, self.value_at(start) + rows)
 
     def _within(self, start: int, end: int, most: int) -> int:
-        """The last second whose values are not above ``most``, but one after ``start`` at least."""
+        """Return the last second whose values are not above ``most``, at least one after ``start``."""
         low, high = start + 1, end
         while low < high:
             middle = (low + high + 1) // 2
@@ -102,7 +103,7 @@ class RateSource(SplitSource):
         return low
 
     def value_at(self, seconds: int) -> int:
-        """How many rows there are before a second."""
+        """Return how many rows there are before a second."""
         ramp_s = min(seconds, self._ramp_up_s)
         more_each_second = self._rows_per_s // (self._ramp_up_s + 1)
         ramp = ramp_s * (ramp_s + 1) // 2 * more_each_second
@@ -116,7 +117,7 @@ class RateSource(SplitSource):
         first, end = self.value_at(range_.start), self.value_at(range_.end)
         if first == end:
             return []
-        # The times of a range depend on all of it: a batch that runs again has the same range.
+        # The times of rows depend on the whole range: a batch that runs again has the same range.
         ms_per_row = (range_.end - range_.start) * 1000 / (end - first)
         began_ms = self._began_ms + range_.start * 1000
         parts = self._partitions or tasks_for_records(end - first, parallelism)
@@ -136,21 +137,22 @@ class RateSource(SplitSource):
 
 
 def value_ranges(first: int, end: int, parts: int) -> list[tuple[int, int]]:
-    """The values in parts of about the same size, without empty ones."""
+    """Return the values from ``first`` to ``end`` in ranges of about the same size, without empty ones."""
     bounds = [first + (end - first) * part // parts for part in range(parts + 1)]
     return [(from_, to) for from_, to in pairwise(bounds) if from_ < to]
 
 
 def read_rate(split: Split) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a split, in a task."""
     for low in range(split["from"], split["to"], ROWS_PER_ARROW_BATCH):
         values = np.arange(low, min(low + ROWS_PER_ARROW_BATCH, split["to"]), dtype=np.int64)
-        # Rounded as Java does: halves go up.
+        # Java rounds like that: halves go up.
         after_ms = np.floor((values - split["first"]) * split["msPerRow"] + 0.5).astype(np.int64)
         yield rows_of((after_ms + split["beganMs"]) * 1000, values)
 
 
 def rows_of(times_us: np.ndarray, values: np.ndarray) -> pa.RecordBatch:
-    """Rows of times and numbers, without a copy."""
+    """Return rows of times and numbers, without a copy."""
     times = pa.array(times_us).view(pa.timestamp("us", tz="UTC"))
     return pa.RecordBatch.from_arrays([times, pa.array(values)], schema=ARROW_SCHEMA)
 
@@ -162,7 +164,7 @@ def _most_rows(limit: AdmissionLimit) -> int | None:
 
 
 def _began_ms(log: SourceLog | None, now_ms: int) -> int:
-    """When the source began: what the log says, or now, which is written down."""
+    """Return when the source began, from the log. A new log gets the time that is now."""
     if log is None:
         return now_ms
     try:
@@ -175,7 +177,7 @@ def _began_ms(log: SourceLog | None, now_ms: int) -> int:
         raise DamagedCheckpointError(
             log.storage.full_name(START_TIME),
             f"has {data[:40]!r} and not v1 and the time at which the rate source began",
-            "If the query has read something else until now, give it a new checkpointLocation. If not, "
+            "If the query has read another source until now, give it a new checkpointLocation. If not, "
             "restore the file from a backup: without it, rows would get other times.",
             log.storage.uri,
         )

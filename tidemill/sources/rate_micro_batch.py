@@ -1,4 +1,4 @@
-"""Rows that every batch has the same number of, whatever the clock says."""
+"""The same number of rows in every batch, whatever the clock says."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from tidemill.sources.rate import (
 
 
 class RateMicroBatchSource(SplitSource):
-    """``format("rate-micro-batch")``: each batch has exactly ``rowsPerBatch`` rows, numbered on and on.
+    """``format("rate-micro-batch")``: each batch has exactly ``rowsPerBatch`` rows, numbered consecutively.
 
     All rows of a batch have the same time: ``startTimestamp`` in the first batch, and
-    ``advanceMillisPerBatch`` more in each that follows. The offset has the number of rows so far and the
+    ``advanceMillisPerBatch`` more in each batch after it. The offset has the number of rows so far and the
     time of the next batch, as Spark writes it: ``{"offset":40,"timestamp":10000}``.
 
-    No limit makes a batch smaller: its size is what it is asked for.
+    No limit makes a batch smaller.
     """
 
     known_options = frozenset(
@@ -63,7 +63,7 @@ class RateMicroBatchSource(SplitSource):
         return {"offset": 0, "timestamp": self._start_ms}
 
     def prepare_available_now(self) -> None:
-        self._one_batch = True  # there is always one more batch: as in Spark, one is enough
+        self._one_batch = True  # there would always be one more; as in Spark, one is enough
 
     def latest_offset(self, start: Offset, limit: AdmissionLimit, time_ms: int) -> Offset:
         if self._end_of_all is not None:
@@ -95,6 +95,7 @@ class RateMicroBatchSource(SplitSource):
 
 
 def read_rate_micro_batch(split: Split) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a split, in a task."""
     for low in range(split["from"], split["to"], ROWS_PER_ARROW_BATCH):
         values = np.arange(low, min(low + ROWS_PER_ARROW_BATCH, split["to"]), dtype=np.int64)
         yield rows_of(np.full(len(values), split["timeMs"] * 1000, dtype=np.int64), values)

@@ -1,4 +1,4 @@
-"""Sources by name: those that Tidemill has, and those that a program brings along.
+"""Sources by name: Tidemill's own, and those that a program registers.
 
 ::
 
@@ -14,9 +14,9 @@ from collections.abc import Mapping
 
 from tidemill.batches.table_source import SourceFactory, SplitSource
 from tidemill.common.options import Options
-from tidemill.errors import SourceError
+from tidemill.errors import OptionError, SourceError
 
-# Where they are, so that a program loads only what it reads.
+# Modules and names, so that a program imports only the sources that it reads.
 _BUILT_IN = {
     "rate": "tidemill.sources.rate:RateSource",
     "rate-micro-batch": "tidemill.sources.rate_micro_batch:RateMicroBatchSource",
@@ -25,7 +25,7 @@ _BUILT_IN = {
 }
 FILE_FORMATS = ("text", "csv", "json", "orc", "parquet")
 RECEIVER_FORMATS = ("http", "mqtt", "socket-receiver", "raw-socket")
-# What is read in other ways, or not yet; nobody else's source is to have the name.
+# Formats that are read in other ways, or not yet: no registered source may take their names.
 _RESERVED = frozenset({*FILE_FORMATS, *RECEIVER_FORMATS, "kafka", "avro", "xml", "delta"})
 
 _lock = threading.Lock()
@@ -35,26 +35,29 @@ _registered: dict[str, SourceFactory] = {}
 def register_source(name: str, factory: SourceFactory) -> None:
     """Make a source available as ``spark.readStream.format(name)``, in this process.
 
-    ``factory`` is called with the options of the reader, for each query: a class of a ``SplitSource`` whose
-    constructor takes them, or a function that makes one. If it has an attribute ``known_options``, a
-    reader with any other option is refused. A name that the program itself has given before is
-    given again; a name of Tidemill's own is refused.
+    ``factory`` is called with the options of the reader, for each query. It is a subclass of ``SplitSource``
+    whose constructor takes them, or a function that returns such a source. If it has an attribute
+    ``known_options``, a reader with any other option is refused. Registering a name again replaces the
+    factory; names of Tidemill's own formats are refused.
     """
     if not isinstance(name, str) or not name.strip():
-        raise SourceError(f"the name of a source must be a text, not {name!r}")
+        raise OptionError(f"the name of a source must be a text, not {name!r}", "name")
     if not callable(factory):
         raise SourceError(
             f"the source {name!r} must be a class or a function that makes a SplitSource of options, "
-            f"not {factory!r:.100}"
+            f"not {factory!r:.100}",
+            name,
         )
     if is_built_in(name):
-        raise SourceError(f"{name!r} is a format of Tidemill's own: give the source another name")
+        raise SourceError(
+            f"{name!r} is a format of Tidemill's own: give the source another name", name
+        )
     with _lock:
         _registered[name.lower()] = factory
 
 
 def unregister_source(name: str) -> None:
-    """Forget a source that the program has registered. Queries that run go on."""
+    """Forget a source that the program has registered. Running queries continue."""
     with _lock:
         _registered.pop(name.lower(), None)
 
@@ -64,7 +67,7 @@ def is_built_in(name: str) -> bool:
 
 
 def source_named(name: str) -> SourceFactory | None:
-    """What makes the source of that name, or None. The factory takes options of any case."""
+    """Return the factory of the source of that name, or None. It takes options in any case."""
     with _lock:
         factory = _registered.get(name.lower())
     if factory is None:
@@ -77,13 +80,13 @@ def source_named(name: str) -> SourceFactory | None:
 
 
 def names() -> list[str]:
-    """All sources that :func:`source_named` knows, in order."""
+    """Return the names of all sources that :func:`source_named` knows, in order."""
     with _lock:
         return sorted({*_BUILT_IN, *_registered})
 
 
 class _CheckedFactory:
-    """A factory that gives options of any case, and takes no excuses for what comes back."""
+    """Calls a factory with options in any case, and raises if it does not return a ``SplitSource``."""
 
     def __init__(self, name: str, factory: SourceFactory) -> None:
         self._name = name
@@ -94,6 +97,7 @@ class _CheckedFactory:
         source = self._factory(Options(options, f"the source {self._name}"))
         if not isinstance(source, SplitSource):
             raise SourceError(
-                f"what makes the source {self._name!r} gave {source!r:.100}, which is not a SplitSource"
+                f"the factory of the source {self._name!r} gave {source!r:.100}, which is not a SplitSource",
+                self._name,
             )
         return source

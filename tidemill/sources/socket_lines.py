@@ -32,7 +32,7 @@ from tidemill.sources.arrow_split import (
 READ_BYTES = 1 << 18
 CONNECT_TIMEOUT_S = 10.0
 MOST_HELD = 256 << 20
-"""So many characters wait for their batch; then the server has to."""
+"""How many characters may wait for their batch; when there are more, the server has to wait."""
 
 VALUE = StructField("value", StringType())
 TIMESTAMP = StructField("timestamp", TimestampType())
@@ -43,9 +43,9 @@ logger = logging.getLogger(__name__)
 class SocketLinesSource(SplitSource):
     """``format("socket")``: the lines of a connection to ``host`` and ``port``, for trying things out.
 
-    With ``includeTimestamp`` each has the time at which it was read. The offset is that of the last line,
-    as in Spark: -1 before the first one. Lines that an earlier run has read cannot be read again; the
-    socket receiver, which has a write-ahead log, is what remembers them.
+    With ``includeTimestamp`` each line has the time at which it was read. The offset is that of the last
+    line, as in Spark: -1 before the first one. Lines that an earlier run has read cannot be read again; use
+    the socket receiver for that, which has a write-ahead log.
     """
 
     known_options = frozenset({"host", "port", "includeTimestamp", "numPartitions"})
@@ -76,8 +76,8 @@ class SocketLinesSource(SplitSource):
             connection = socket.create_connection((self._host, self._port), CONNECT_TIMEOUT_S)
         except OSError as error:
             raise SetupError(
-                f"nothing answers at {where} ({error.strerror or error}): start what sends the lines before "
-                f"the query, for example nc -lk {self._port}"
+                f"nothing answers at {where} ({error.strerror or error}): start the server before the query, "
+                f"for example nc -lk {self._port}"
             ) from None
         connection.settimeout(None)
         self._lines = _ReceivedLines(connection, where, runtime.clock)
@@ -111,8 +111,8 @@ class SocketLinesSource(SplitSource):
         missing = range_.end - range_.start - len(lines)
         if missing:
             logger.warning(
-                "%d lines of %s:%d that an earlier run has read and not processed are lost: a socket cannot "
-                'be read again. The format "socket-receiver" keeps them in a write-ahead log.',
+                "%d lines of %s:%d are lost: an earlier run has read and not processed them, and a socket "
+                'cannot be read again. The format "socket-receiver" keeps lines in a write-ahead log.',
                 missing,
                 self._host,
                 self._port,
@@ -138,10 +138,10 @@ class SocketLinesSource(SplitSource):
 
 
 class _ReceivedLines:
-    """What has been read of a connection and not been forgotten. Its own thread reads.
+    """The lines of a connection that have not been forgotten. A thread of its own reads them.
 
-    Line ``first`` is the first one in the lists. ``_ends[i]`` is how many characters there are up to the
-    end of line i of the list, counted from the beginning of the connection.
+    ``_first`` is the number of the first line in the lists. ``_ends[i]`` is how many characters the
+    connection has had up to the end of line i of the list.
     """
 
     def __init__(self, connection: socket.socket, where: str, clock: Clock) -> None:
@@ -163,22 +163,21 @@ class _ReceivedLines:
 
     @property
     def count(self) -> int:
-        """How many lines have been read, ever."""
+        """The number of lines read so far."""
         with self._changed:
             return self._first - self._origin + len(self._lines)
 
-    def last(self, of: int | None) -> int:
-        """The offset of the last line, or of the last of so many."""
-        count = self.count if of is None else of
-        return self._origin + count - 1
+    def last(self, count: int | None) -> int:
+        """Return the offset of the last line, or of the last of the first ``count`` lines."""
+        return self._origin + (self.count if count is None else count) - 1
 
     def count_from(self, offset: int) -> None:
-        """The first line is the one after ``offset``. Nothing has been forgotten yet."""
+        """Give the first line the offset after ``offset``. To be called before lines are forgotten."""
         with self._changed:
             self._first = self._origin = offset + 1
 
     def last_within(self, start: int, size: int) -> int:
-        """The last line of at most ``size`` characters after ``start``, but one at least if there is one."""
+        """Return the last of the lines after ``start`` that fit into ``size`` characters, at least one."""
         with self._changed:
             index = start + 1 - self._first
             if not 0 <= index < len(self._lines):
@@ -187,11 +186,13 @@ class _ReceivedLines:
             return max(start + 1, self._first + bisect_right(self._ends, before + size) - 1)
 
     def between(self, start: int, end: int) -> tuple[list[str], array[int]]:
+        """Return the lines after ``start`` up to ``end`` and their times, without forgotten ones."""
         with self._changed:
             low, high = max(0, start + 1 - self._first), max(0, end + 1 - self._first)
             return self._lines[low:high], self._times_ms[low:high]
 
     def forget(self, end: int) -> None:
+        """Drop the lines up to ``end``."""
         with self._changed:
             count = min(max(0, end + 1 - self._first), len(self._lines))
             if count:
@@ -217,7 +218,7 @@ class _ReceivedLines:
             reason = f"the connection broke: {error.strerror or error}"
         if not self._stopped:
             logger.warning(
-                "no more lines come from %s: %s. What was read is kept, and the query goes on without more.",
+                "no more lines come from %s: %s. The query continues with the lines that were read.",
                 self._where,
                 reason,
             )
@@ -247,7 +248,7 @@ class _ReceivedLines:
         now_ms = self._clock.wall_ms()
         with self._changed:
             before = self._ends[-1] if self._ends else self._forgotten
-            # One for the end of each line: empty lines are not for nothing.
+            # Count the end of each line, so that empty lines count, too.
             sizes = accumulate((len(line) + 1 for line in lines), initial=before)
             next(sizes)
             self._ends.extend(sizes)

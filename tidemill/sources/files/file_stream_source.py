@@ -1,7 +1,7 @@
-"""New files of a directory, for structured queries: Spark reads the rows, this says which files.
+"""New files of a directory, for structured queries: this source chooses the files, Spark reads the rows.
 
-A query that Spark's own file source has begun goes on here, and the other way around: offsets, and the log
-of the files that were taken, are Spark's. See :mod:`tidemill.sources.files.spark_file_log`.
+A query that Spark's own file source has begun continues here, and the other way around: the offsets and the
+log of files are Spark's. See :mod:`tidemill.sources.files.spark_file_log`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from tidemill.batches.batch import AdmissionLimit, Offset, OffsetRange, RangeSiz
 from tidemill.batches.source import SourceRuntime
 from tidemill.batches.table_source import SparkFilesSource
 from tidemill.checkpoint.compact_log import CompactLogSettings
+from tidemill.common.options import Options
 from tidemill.errors import CheckpointError, SourceError
 from tidemill.sources.files.directory import FoundFile
 from tidemill.sources.files.file_place import FilePlace
@@ -37,18 +38,18 @@ logger = logging.getLogger(__name__)
 
 BEFORE_ALL = -1
 RECORD_SIZE = "record-size"
-"""The log entry with the bytes that a record has. Spark does not mind it: it is not a number."""
+"""The log entry with the bytes of a record. Spark ignores it: its name is not a number."""
 
 
 class FileStreamSource(SparkFilesSource):
-    """Offset: ``{"logOffset": N}``, the last entry of the log. An entry has the files of one plan.
+    """Gives new files to a query. The offset ``{"logOffset": N}`` is the last entry of the log.
 
-    Each call of :meth:`latest_offset` at the end of the log takes new files, within the limits, and writes
-    them down before it answers. At any other place the log has the answer: a plan that was given up is made
-    again with the same files.
+    An entry has the files of one plan. Each call of :meth:`latest_offset` at the end of the log takes new
+    files, within the limits, and writes them down before it returns. Anywhere else the log has the answer: an
+    abandoned plan is made again with the same files.
 
     Files come in the order of their modification times, and each is taken once, by its path. ``options`` are
-    those of Spark's file streams; the limits among them hold together with those of a caller.
+    those of Spark's file streams; their limits hold together with the caller's.
     """
 
     def __init__(
@@ -62,15 +63,16 @@ class FileStreamSource(SparkFilesSource):
         self.format_name = format_name
         self._sc = spark_context
         self._schema = schema
-        self._given = {str(name): str(value) for name, value in options.items()}
+        self._reader_options = Options(options)
         conf = SessionConf(SparkSession.getActiveSession() or SparkSession(spark_context))
         zone = str(conf.get(TIME_ZONE) or "UTC")
-        self._options = FileStreamOptions.parse(self._given, format_name, zone)
+        self._options = FileStreamOptions.parse(self._reader_options, format_name, zone)
         self._place = FilePlace(spark_context, path, self._options)
         if not self._place.exists():
             raise SourceError(
                 f"the {format_name} source cannot read {path}: there is no such file or directory. Make the "
-                "directory before you start the query: files may come later"
+                "directory before you start the query: files may come later",
+                format_name,
             )
         self._log_settings = CompactLogSettings.read(conf, "fileSource")
         self._log: SparkFileLog | None = None
@@ -78,9 +80,9 @@ class FileStreamSource(SparkFilesSource):
         self._seen = SeenFiles(self._options.max_age_ms, self._options.name_only)
         self._tree: FileTree = self._place.tree(self._seen)
         self._end = BEFORE_ALL
-        self._committed: int | None = BEFORE_ALL  # None: whatever an earlier run has committed
-        # What was taken and is not committed. After a restart, what is not here is read from the log.
-        self._taken: dict[int, list[FoundFile]] = {}
+        self._committed: int | None = BEFORE_ALL  # None: an earlier run has committed some entries
+        # The files of entries that are not committed. After a restart they are read from the log.
+        self._uncommitted: dict[int, list[FoundFile]] = {}
         self._unread: list[FoundFile] = []
         self._available_now: list[FoundFile] | None = None
         self._record_size = RecordSize()
@@ -93,18 +95,17 @@ class FileStreamSource(SparkFilesSource):
         return f"FileStreamSource[{self._place.name}]"
 
     def reader_options(self) -> dict[str, str]:
-        """The options with which Spark's reader reads :meth:`files`: all but those of the stream.
+        """Return the options with which Spark's reader reads :meth:`files`: all but those of the stream.
 
-        ``basePath`` makes it find the columns of partitions in the paths of single files.
+        With ``basePath`` the reader finds the columns of partitions in the paths of single files.
         """
-        ours = {name.lower() for name in FILE_STREAM_OPTIONS}
-        # The listing has looked at the times. A file that is touched before it is read is read all the same.
-        ours |= {"modifiedbefore", "modifiedafter"}
-        options = {name: value for name, value in self._given.items() if name.lower() not in ours}
+        # The listing has checked the times: a file that is touched before it is read still belongs here.
+        ours = {*FILE_STREAM_OPTIONS, "modifiedBefore", "modifiedAfter"}
+        options = self._reader_options.without(ours)
         base = self._place.base_path()
-        if base is not None and "basepath" not in map(str.lower, options):
-            options["basePath"] = base
-        return options
+        if base is not None:
+            options.setdefault("basePath", base)
+        return dict(options)
 
     def start(self, runtime: SourceRuntime) -> None:
         self._runtime = runtime
@@ -154,7 +155,7 @@ class FileStreamSource(SparkFilesSource):
         return {"logOffset": self._end}
 
     def _limits(self, limit: AdmissionLimit) -> tuple[int | None, int | None]:
-        """The strictest of files, and of bytes, that the caller and the options allow."""
+        """Return the most files and the most bytes that both the caller and the options allow."""
         if limit.everything:
             return None, None
         max_bytes = [limit.max_bytes, self._options.max_bytes]
@@ -164,7 +165,7 @@ class FileStreamSource(SparkFilesSource):
         return _least([limit.max_files, self._options.max_files]), _least(max_bytes)
 
     def _end_in_log(self, position: int, max_files: int | None, max_bytes: int | None) -> int:
-        """How far a plan goes that begins where another has begun before: one entry at least."""
+        """Return where a plan ends that begins within the log: one entry further at least."""
         files = size = 0
         for number in range(position + 1, self._end + 1):
             taken = self._files_of(number)
@@ -179,10 +180,10 @@ class FileStreamSource(SparkFilesSource):
     def _next_files(
         self, max_files: int | None, max_bytes: int | None
     ) -> tuple[list[FoundFile], list[FoundFile]]:
-        """The files of the next entry, and those that are remembered for the ones after it.
+        """Return the files of the next entry, and those to remember for the entries after it.
 
-        They are remembered if they are enough for a good part of a batch. The newest file first means to look
-        for it each time.
+        Files are remembered if they make up a good part of a batch. With ``latestFirst`` none are: each batch
+        looks for the newest files.
         """
         files = self._unread or self._listed()
         taken, rest = self._split(files, max_files, max_bytes)
@@ -219,35 +220,35 @@ class FileStreamSource(SparkFilesSource):
             if taken and (too_many or too_large):
                 return taken, files[position:]
             if remembered and self._tree.is_gone(file.path):
-                logger.warning("file %s is gone: the query goes on without it", file.path)
+                logger.warning("file %s is gone: the query continues without it", file.path)
                 continue
             if self._options.name_only:
                 name = file.path.rsplit("/", 1)[-1]
                 if name in names or file.path in self._seen:
-                    continue  # the same file to this stream, in another directory
+                    continue  # to this stream it is the same file, in another directory
                 names.add(name)
             taken.append(file)
             size += file.size
         return taken, []
 
     def _take(self, files: list[FoundFile]) -> None:
-        """Put files at the end of the log: on the disk first, then in memory."""
+        """Append files to the log: on the disk first, then in memory."""
         number = self._end + 1
         if self._log is not None:
             self._log.add(number, [FileEntry(f.path, f.modified_ms, number) for f in files])
-        self._taken[number] = files
+        self._uncommitted[number] = files
         for file in files:
             self._seen.add(file.path, file.modified_ms)
         self._seen.purge()
         self._end = number
 
     def files(self, range_: OffsetRange) -> Sequence[str]:
-        """Spark leaves out a file that is gone, in its own streams as well; here it is said."""
+        """Return the files of a range. Warn of those that are gone: Spark leaves them out silently."""
         files = self._range_files(range_)
         for file in files:
             if self._tree.is_gone(file.path):
                 logger.warning(
-                    "file %s was planned to be read and is gone: the query goes on without it",
+                    "file %s was planned to be read and is gone: the query continues without it",
                     file.path,
                 )
         return [readable_path(file.path) for file in files]
@@ -261,17 +262,17 @@ class FileStreamSource(SparkFilesSource):
         )
 
     def records_read(self, range_: OffsetRange) -> int | None:
-        """Not known here: who runs Spark's readers counts, and says so with :meth:`learn_records`."""
+        """Return None: Spark's readers count the rows, and :meth:`learn_records` brings the number."""
         return None
 
     def learn_records(self, range_: OffsetRange, records: int) -> None:
-        """The range turned out to have so many rows. To be called before it is committed."""
-        # Committed, in a stream without a log: nothing about its files is known any more.
+        """Take note of how many rows the range had. To be called before it is committed."""
+        # In a stream without a log nothing is known about the files of a committed range.
         with suppress(LookupError):
             self._record_size.learn(records, sum(f.size for f in self._range_files(range_)))
 
     def _log_record_size(self) -> None:
-        """Without it a query that goes on with its rate would not know what that means in bytes."""
+        """Write down the size of a record: a restarted query needs it to convert its rate to bytes."""
         size, known = self._record_size, self._logged_record_bytes
         if self._runtime is None or self._runtime.log is None or not size.is_known:
             return
@@ -284,9 +285,9 @@ class FileStreamSource(SparkFilesSource):
         return [file for number in numbers for file in self._files_of(number)]
 
     def _files_of(self, number: int) -> list[FoundFile]:
-        taken = self._taken.get(number)
-        if taken is not None:
-            return taken
+        uncommitted = self._uncommitted.get(number)
+        if uncommitted is not None:
+            return uncommitted
         if self._log is None:
             raise LookupError(f"the files of offset {number} are not known any more")
         files = [
@@ -294,22 +295,22 @@ class FileStreamSource(SparkFilesSource):
             for entry in self._log.get(number)
         ]
         if self._committed is None or number > self._committed:
-            self._taken[number] = files
+            self._uncommitted[number] = files
         return files
 
     def commit(self, end: Offset) -> None:
-        """Clean up what was read, if the stream is to do that, and let the memory of it go."""
+        """Clean up the files of the batch, if the stream is to do that, and forget them."""
         position = _position(end)
         if position == BEFORE_ALL:
             return
         if self._place.cleaner is not None:
-            # A first batch after a restart: what was committed before it has been cleaned up before.
+            # After a restart the files of earlier batches have been cleaned up already.
             first = position if self._committed is None else self._committed + 1
             for number in range(first, position + 1):
                 self._place.cleaner.clean([file.path for file in self._files_of(number)])
         self._committed = position
-        for number in [n for n in self._taken if n <= position]:
-            del self._taken[number]
+        for number in [n for n in self._uncommitted if n <= position]:
+            del self._uncommitted[number]
 
     def stop(self) -> None:
         if self._place.cleaner is not None:
@@ -317,14 +318,14 @@ class FileStreamSource(SparkFilesSource):
 
 
 def _position(offset: Offset) -> int:
-    """The number in an offset. A batch log has None where a source had none yet."""
+    """Return the number in an offset. A batch log has None where a source had no offset yet."""
     if offset is None:
         return BEFORE_ALL
     try:
         return int(offset["logOffset"])
     except (TypeError, LookupError, ValueError):
         raise CheckpointError(
-            f'{offset!r} is no offset of a file source, which looks like {{"logOffset": 7}}: the checkpoint '
+            f'{offset!r} is not an offset of a file source, such as {{"logOffset": 7}}: the checkpoint '
             "belongs to another query. Give this one a new checkpointLocation"
         ) from None
 

@@ -1,4 +1,4 @@
-"""Which files a stream has taken already, without remembering all of them for ever."""
+"""The files that a stream has taken already, without remembering all of them for ever."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ NO_AGE_LIMIT = 1 << 62
 
 
 class SeenFiles:
-    """The files of the last ``max_age_ms``, counted back from the newest file that was seen.
+    """Remembers the files of the last ``max_age_ms``, counted back from the newest file that was seen.
 
-    A file older than that is never new, so nothing about it needs to be remembered. The clock of the
-    machine plays no part: input that is read again after a year has the same files as today.
+    An older file is never new, so nothing about it needs to be remembered. The machine's clock plays no part:
+    input that is read again after a year has the same files as today.
 
-    With ``name_only`` a file is known by the last part of its path, wherever it lies.
+    With ``name_only`` a file is known by the last part of its path, in whatever directory.
     """
 
     def __init__(self, max_age_ms: int = NO_AGE_LIMIT, name_only: bool = False) -> None:
@@ -28,7 +28,7 @@ class SeenFiles:
         return len(self._times)
 
     def __contains__(self, uri: str) -> bool:
-        """True if it is remembered: not new, whatever its modification time says now."""
+        """Return True if the file is remembered: it is not new, whatever its modification time is now."""
         return self._key(uri) in self._times
 
     def add(self, uri: str, modified_ms: int) -> None:
@@ -39,12 +39,12 @@ class SeenFiles:
         return modified_ms >= self._oldest_ms and uri not in self
 
     def purge(self) -> None:
-        """Forget what has become too old. Until this is called, nothing is too old."""
+        """Forget the files that have become too old. Until this is called, none is too old."""
         oldest_ms = self._newest_ms - self._max_age_ms
         if oldest_ms == self._oldest_ms:
             return
         self._oldest_ms = oldest_ms
-        # Many small batches of a large directory: copy all of it only if something goes.
+        # A large directory may have many small batches: copy only if something goes.
         if any(time_ms < oldest_ms for time_ms in self._times.values()):
             self._times = {
                 key: time_ms for key, time_ms in self._times.items() if time_ms >= oldest_ms

@@ -1,4 +1,4 @@
-"""Which options Spark's own file formats know. Spark keeps lists of them, and ignores all others."""
+"""Spark's file formats and the options that it lists for them. Spark ignores all other options."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ _CLASSES = {
 
 
 def format_options(session: SparkSession, format: str) -> frozenset[str] | None:
-    """The names of all options of a format, of readers and writers alike. None: nobody knows them."""
+    """Return the options that Spark lists for a format, for reading and writing, or None without a list."""
     name = _CLASSES.get(format.lower())
     if name is None:
         return None
     jvm: Any = session.sparkContext._jvm
     listed = getattr(getattr(jvm, f"{name}$"), "MODULE$").getAllOptions()
-    # One call for all of them: a call for each would take some milliseconds.
+    # One call for all names: a call for each would take some milliseconds.
     return frozenset(str(listed.mkString("\n")).split("\n"))
 
 
 def is_file_format(session: SparkSession, format: str) -> bool:
-    """Whether Spark knows a format of that name that writes files, its own or that of a package."""
+    """Return True if Spark or a package has a format of that name that writes files."""
     return file_format(session, format) is not None
 
 
 def file_format(session: SparkSession, format: str) -> Any | None:
-    """Spark's object for a format that writes files. None if there is no such format."""
+    """Return Spark's object for a format that writes files, or None if there is no such format."""
     jvm: Any = session.sparkContext._jvm
     sources = jvm.org.apache.spark.sql.execution.datasources
     conf = session._jsparkSession.sessionState().conf()
@@ -45,7 +45,7 @@ def file_format(session: SparkSession, format: str) -> Any | None:
         return None
     load = jvm.java.lang.Thread.currentThread().getContextClassLoader().loadClass
     if load(f"{_DATASOURCES}.v2.FileDataSourceV2").isAssignableFrom(found):
-        # The newer interface reads tables; streams are written by the older one.
+        # The newer interface is for tables; streams are written with the older one.
         found = found.newInstance().fallbackFileFormat()
     if not load(f"{_DATASOURCES}.FileFormat").isAssignableFrom(found):
         return None

@@ -12,15 +12,15 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _DATASOURCES = "org.apache.spark.sql.execution.datasources"
-# The folder is in the making until somebody else says otherwise: nobody looks for a marker of success.
+# The sink itself tells when the files are complete: nobody looks for a marker of success.
 _NO_MARKER = {"mapreduce.fileoutputcommitter.marksuccessfuljobs": "false"}
 
 
 class SparkFileWriter:
     """Writes DataFrames as files of a format, with all options of ``df.write``.
 
-    ``df.write.save()`` makes a command of each write, which is analyzed, optimized and planned with the whole
-    query below it once more: a fifth of the time of a small batch.
+    ``df.write.save()`` turns each write into a command, which is analyzed, optimized and planned again with
+    the whole query below it: a fifth of the time of a small batch.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class SparkFileWriter:
         )
 
     def _partition_columns(self, columns: Any) -> list[Any]:
-        """The columns of these names, in this order."""
+        """Return the columns to partition by, in the order of their names in ``partition_by``."""
         if not self._partition_by:
             return []
         found = [columns.apply(position) for position in range(columns.size())]

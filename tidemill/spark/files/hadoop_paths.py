@@ -1,7 +1,7 @@
-"""How Hadoop writes and matches paths, for sources that agree with Spark about what a file is called.
+"""How Hadoop writes and matches paths: sources and sinks must agree with Spark about the names of files.
 
-A path has two forms. Spark's logs have its URI, in which a blank is ``%20``; its readers want the text of
-the path, in which a blank is a blank, and take some characters for a pattern::
+A path has two forms. Spark's logs have its URI, in which a blank is ``%20``. Spark's readers take the text of
+the path, in which a blank is a blank, and some characters make a pattern::
 
     file:///in/a%20%5B1%5D.csv          in a log
     file:///in/a \\[1\\].csv            for spark.read.load
@@ -30,7 +30,7 @@ def _quote_one(match: re.Match[str]) -> str:
 
 
 def uri_of(path: str) -> str:
-    """The URI of an absolute path, ``/in/a b`` or ``hdfs://host/in/a b``, as Spark writes it into its logs.
+    """Return the URI of an absolute path (``/in/a b``, ``hdfs://host/in/a b``) as Spark's logs have it.
 
     >>> uri_of("/in/a b")
     'file:///in/a%20b'
@@ -40,7 +40,7 @@ def uri_of(path: str) -> str:
 
 
 def path_of(uri: str) -> str:
-    """What :func:`uri_of` was made from, with its scheme if it is not a local one.
+    """Return the path that :func:`uri_of` was called with, with its scheme unless it is local.
 
     >>> path_of("file:///in/a%20b")
     '/in/a b'
@@ -51,30 +51,30 @@ def path_of(uri: str) -> str:
 
 
 def readable_path(uri: str) -> str:
-    """The text by which Spark's readers find this one file, whatever characters are in its name."""
+    """Return the text by which Spark's readers find this one file, whatever characters its name has."""
     scheme, authority, rest = split_path(uri)
     return f"{scheme or 'file'}://{authority}{escaped(unquote(rest))}"
 
 
 def split_path(path: str) -> tuple[str, str, str]:
-    """Scheme, authority and path of ``hdfs://host:8020/in``, ``file:/in`` or ``/in``, decoding nothing."""
+    """Return scheme, authority and path of ``hdfs://host:8020/in``, ``file:/in`` or ``/in``, not decoded."""
     match = re.match(r"(?:([A-Za-z][A-Za-z0-9+.-]*):)?(?://([^/]*))?(.*)", path, re.DOTALL)
     assert match is not None
     return match[1] or "", match[2] or "", match[3]
 
 
 def escaped(path: str) -> str:
-    """A path as a pattern that matches nothing else."""
+    """Return a pattern that matches this path and nothing else."""
     return _PATTERN_CHARACTERS.sub(r"\\\g<0>", path)
 
 
 def is_pattern(path: str) -> bool:
-    """True for what Spark takes for a pattern. It looks for these characters only, not for escapes."""
+    """Return True for a path that Spark takes for a pattern, even if all special characters are escaped."""
     return _PATTERN_CHARACTERS.search(path) is not None
 
 
 def expand_braces(pattern: str) -> Iterator[str]:
-    """``a{b,c/d}`` is ``ab`` and ``ac/d``. A ``ValueError`` says which brace has no partner.
+    """Yield the patterns without braces that a pattern stands for. ``ValueError`` for an open brace.
 
     >>> list(expand_braces("a{b,c{1,2}}"))
     ['ab', 'ac1', 'ac2']
@@ -107,9 +107,9 @@ def expand_braces(pattern: str) -> Iterator[str]:
 
 @cache
 def glob_regex(pattern: str) -> re.Pattern[str]:
-    """A pattern for one name, in Hadoop's syntax, as a regular expression.
+    """Return the regular expression for a pattern of names in Hadoop's syntax.
 
-    ``*``, ``?``, ``[a-c]``, ``[^a-c]``, ``{one,other}``, and ``\\`` before a character that is meant.
+    That has ``*``, ``?``, ``[a-c]``, ``[^a-c]``, ``{one,other}``, and ``\\`` before a literal character.
     """
     return re.compile("|".join(_translate(one) for one in expand_braces(pattern)), re.DOTALL)
 
@@ -145,7 +145,7 @@ def _translate(pattern: str) -> str:
 
 
 def matching_paths(pattern: str) -> list[str]:
-    """All local paths that match an absolute pattern, in order. A directory that cannot be read has none."""
+    """Return all local paths that match an absolute pattern, in order. Skip unreadable directories."""
     found: set[str] = set()
     for one in expand_braces(pattern):
         found.update(_matching(["/"], [part for part in one.split("/") if part]))
