@@ -18,7 +18,7 @@ from tidemill.spark.session.patches import hooks_of
 from tidemill.streaming import DStream, StreamingContext
 from tidemill.testing import BatchDriver, ManualClock, collected
 
-# Spark jobs take as long as they take: an example is right or wrong, never late.
+# Spark jobs may be slow: an example is right or wrong, never late.
 settings.register_profile(
     "tidemill",
     deadline=None,
@@ -28,10 +28,10 @@ settings.register_profile(
 settings.load_profile("tidemill")
 logging.getLogger("py4j").setLevel(logging.WARNING)
 
-# Most JVMs of the tests live for seconds: they are better off without the compiler for the long run.
+# Most JVMs of the tests live for seconds: the optimizing compiler would not pay off.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
-# Several processes take one file after the other. Those that take minutes come first, so that all
+# Several processes take one file after the other. Files that take minutes come first, so that all
 # processes end at about the same time.
 LONG_FILES = (
     "tests/test_examples.py",
@@ -54,7 +54,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=place)
 
 
-# A job in the background of a shell ignores Ctrl-C, and so would every program that a test starts.
+# A background job of a shell ignores Ctrl-C, and the programs that tests start would inherit that.
 for number in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP):
     if signal.getsignal(number) is signal.SIG_IGN:
         default = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
@@ -115,7 +115,7 @@ def stream(new_stream: Callable[..., Stream]) -> Stream:
 
 @pytest.fixture
 def run_operation(new_stream: Callable[..., Stream]) -> Callable[..., list[list[Any]]]:
-    """Batches of records in, an operation on the stream, batches of records out."""
+    """Run an operation on batches of records and return the batches of its result."""
 
     def run(
         batches: list[Any], operation: Callable[[DStream[Any]], DStream[Any]], extra: int = 0
@@ -131,7 +131,7 @@ def run_operation(new_stream: Callable[..., Stream]) -> Callable[..., list[list[
 
 @pytest.fixture(scope="module", autouse=True)
 def no_open_files_left() -> Iterator[None]:
-    """Files that tests leave open add up: beyond 1,024 of them, everything that uses select() fails."""
+    """Check that a module leaves no files open: beyond 1,024 of them, everything that uses select() fails."""
     before = open_files()
     yield
     gc.collect()
