@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.batches.number_source import Numbers
-from tidemill.batches.batch import AdmissionLimit, Batch, BatchShape, RangeSize
+from tidemill.batches.batch import AdmissionLimit, Batch, BatchShape
 from tidemill.batches.durable import DurableBatches
 from tidemill.batches.pipeline import BatchResult, Pipeline
 from tidemill.batches.planner import BatchPlanner, PlannedSource
@@ -78,7 +78,7 @@ class NumbersPipeline(Pipeline):
         self.forgotten: list[int] = []
         self.error: BaseException | None = None
 
-    def shape(self, sizes: Mapping[int, RangeSize]) -> BatchShape:
+    def shape(self, batch: Batch) -> BatchShape:
         return BatchShape(self.cores, 8)
 
     def run(self, batch: Batch, sinks: Sequence[Sink]) -> BatchResult:

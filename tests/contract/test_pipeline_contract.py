@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 import tidemill
 from tests.waiting import wait_for
-from tidemill.batches.batch import Batch, BatchShape, RangeSize
+from tidemill.batches.batch import Batch, BatchShape, OffsetRange, RangeSize
 from tidemill.batches.pipeline import Pipeline
 from tidemill.batches.sink import Sink
 from tidemill.streaming import StreamingContext
@@ -128,10 +128,11 @@ def subject(request: pytest.FixtureRequest) -> Subject:
 
 
 def test_the_shape_is_a_number_of_tasks(subject: Subject) -> None:
-    shape = subject.pipeline.shape({0: RangeSize(records=10)})
+    batch = Batch(7, 1000, {0: OffsetRange(0, 10)}, {0: RangeSize(records=10)})
+    shape = subject.pipeline.shape(batch)
     assert isinstance(shape, BatchShape)
     assert shape.tasks >= 1
-    assert shape == subject.pipeline.shape({0: RangeSize(records=10)})
+    assert shape == subject.pipeline.shape(batch)
 
 
 def test_a_batch_runs_in_the_shape_that_it_has(subject: Subject) -> None:

@@ -104,9 +104,8 @@ def main(folder: str, batches: int) -> None:
     while (done := clock.now_ms() // 1000) < batches:
         add_input(incoming, done + 1)
         driver.run(1)
-        maintenance = ssc._start._maintenance
-        assert maintenance is not None
-        assert maintenance.drain(300)
+        assert ssc._graph.running_state is not None
+        assert ssc._graph.running_state.drain(300)
     for name in ("totals", "tracked"):
         state = sorted(ssc.readState(name).collect())
         write_output(os.path.join(out, f"state-{name}.json"), state)

@@ -187,7 +187,7 @@ def main(
     while True:
         for query in queries:
             query.processAllAvailable()
-            assert query._execution._resources.states.drain(300)
+            assert query._execution._resources.pipeline.state.drain(300)
             state = committed_state(folder / "checkpoints" / query.name)
             write(folder / "state" / f"{query.name}-{step:03d}.json", json.dumps(state))
         if step == steps:

@@ -12,6 +12,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, Row, SparkSession
 
+from tidemill.batches.batch import Batch
 from tidemill.sources.memory_stream import MemoryStream
 from tidemill.sql.execution.query_pipeline import QueryPipeline
 
@@ -128,16 +129,16 @@ class FedQuery:
 @contextmanager
 def plans(parallel: Callable[[int], bool]) -> Iterator[None]:
     """Run the plan for large batches where ``parallel(batch_id)`` is True, else the plan for small ones."""
-    before = QueryPipeline.is_small
+    before = QueryPipeline._is_small
 
-    def is_small(self: QueryPipeline, batch: Any, keys_in_output: int) -> bool:
+    def is_small(self: QueryPipeline, batch: Batch) -> bool:
         return not parallel(batch.batch_id)
 
-    QueryPipeline.is_small = is_small  # type: ignore[method-assign]
+    QueryPipeline._is_small = is_small  # type: ignore[method-assign]
     try:
         yield
     finally:
-        QueryPipeline.is_small = before  # type: ignore[method-assign]
+        QueryPipeline._is_small = before  # type: ignore[method-assign]
 
 
 @contextmanager

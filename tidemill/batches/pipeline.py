@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tidemill.batches.batch import Batch, BatchShape, RangeSize
+from tidemill.batches.batch import Batch, BatchShape
 
 if TYPE_CHECKING:
     from tidemill.batches.running_state import RunningState
@@ -36,8 +36,8 @@ class Pipeline(ABC):
         return None
 
     @abstractmethod
-    def shape(self, sizes: Mapping[int, RangeSize]) -> BatchShape:
-        """Decide how a new batch runs, from the size of its ranges. Called under the planner's lock."""
+    def shape(self, batch: Batch) -> BatchShape:
+        """Decide how a new batch runs, which has no shape yet. Called under the planner's lock."""
 
     @abstractmethod
     def run(self, batch: Batch, sinks: Sequence[Sink]) -> BatchResult:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tidemill.batches.batch import (
     EVERYTHING,
@@ -22,10 +22,11 @@ from tidemill.checkpoint.source_log import INITIAL, SourceLog
 from tidemill.checkpoint.storage import Storage
 from tidemill.common.clock import Clock
 
-ShapeOf = Callable[[Mapping[int, RangeSize]], BatchShape]
+ShapeOf = Callable[[Batch], BatchShape]
+"""Decides how a batch runs, from all else that is known of it."""
 
 
-def one_task(sizes: Mapping[int, RangeSize]) -> BatchShape:
+def one_task(batch: Batch) -> BatchShape:
     return BatchShape()
 
 
@@ -138,8 +139,9 @@ class BatchPlanner:
         self, batch_id: int, record: OffsetRecord, ends: Mapping[int, Offset], shape: ShapeOf
     ) -> Batch:
         ranges, sizes = self._ranges(ends)
-        logged = BatchShape(record.tasks, record.partitions) if record.tasks else shape(sizes)
-        return Batch(batch_id, record.batch_time_ms, ranges, sizes, logged, record.watermark_ms)
+        logged = BatchShape(record.tasks, record.partitions)
+        batch = Batch(batch_id, record.batch_time_ms, ranges, sizes, logged, record.watermark_ms)
+        return batch if record.tasks else replace(batch, shape=shape(batch))
 
     def _restore_rates(self, record: OffsetRecord) -> None:
         for planned in self._sources.values():
@@ -183,7 +185,8 @@ class BatchPlanner:
         if outlook is None:
             outlook = self.look(time_ms)
         ranges, sizes = self._ranges(outlook.ends)
-        batch = Batch(self._next_id, time_ms, ranges, sizes, shape(sizes), watermark_ms)
+        batch = Batch(self._next_id, time_ms, ranges, sizes, watermark_ms=watermark_ms)
+        batch = replace(batch, shape=shape(batch))
         record = OffsetRecord(
             time_ms,
             {planned.name: outlook.ends[number] for number, planned in self._sources.items()},

@@ -97,7 +97,7 @@ NO_STEPS = StateSteps(no_step, no_step)
 
 def lasting_session(c: Catalyst) -> Any:
     jsession = c.jsession.cloneSession()
-    for key, value in lasting_plan_settings(2).items():
+    for key, value in lasting_plan_settings(2, 2).items():
         jsession.conf().set(key, value)
     return jsession
 

@@ -28,7 +28,7 @@ from tidemill.spark.compiler.placeholder import (
 from tidemill.spark.compiler.plan_rewriting import PlanRewriting, PlanShape, StateSteps
 from tidemill.spark.compiler.stream_leaves import LeafBuilder, Leaves
 from tidemill.spark.compiler.supported_operations import StreamFacts, SupportedOperations
-from tidemill.spark.session.settings import lasting_plan_settings
+from tidemill.spark.session.settings import FILE_PARTITIONS, lasting_plan_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -129,6 +129,9 @@ class QueryCompiler:
         """Return a clone of the session, with the settings that a plan needs which is run again."""
         jsession = self._c.jsession.cloneSession()
         shuffle_partitions = 1 if shape.single else shape.partitions
-        for key, value in lasting_plan_settings(shuffle_partitions).items():
+        settings = lasting_plan_settings(shuffle_partitions, shape.tasks)
+        if jsession.conf().getOption(FILE_PARTITIONS).isDefined():  # the user has set it
+            del settings[FILE_PARTITIONS]
+        for key, value in settings.items():
             jsession.conf().set(key, value)
         return jsession

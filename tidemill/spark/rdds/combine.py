@@ -14,6 +14,7 @@ from pyspark import RDD, SparkContext
 from pyspark.core.rdd import Partitioner, portable_hash
 from pyspark.resultiterable import ResultIterable
 
+from tidemill.spark.rdds.batch_parallelism import default_partitions
 from tidemill.spark.rdds.record_chain import steps_of
 from tidemill.tasks.combine_step import LISTS, CombineLocally, Combiner
 
@@ -67,10 +68,10 @@ def reduce_partitions(
     partitions: int, num_partitions: int | None, spark_context: SparkContext
 ) -> int:
     """Return how many partitions a reduction gives: ``num_partitions`` if the user chose it; otherwise
-    none for none, one for one, and the default parallelism for more."""
+    none for none, one for one, and for more the parallelism of the batch."""
     if num_partitions is not None:
         return num_partitions
-    return partitions if partitions < 2 else spark_context.defaultParallelism
+    return partitions if partitions < 2 else default_partitions(spark_context)
 
 
 def compute_fully(rdd: RDD[Any]) -> None:

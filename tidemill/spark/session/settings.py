@@ -20,6 +20,7 @@ PYTHON = "spark.pyspark.python"
 DEFAULT_FORMAT = "spark.sql.sources.default"
 TIME_ZONE = "spark.sql.session.timeZone"
 SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
+FILE_PARTITIONS = "spark.sql.files.minPartitionNum"
 LARGE_ARROW_TYPES = "spark.sql.execution.arrow.useLargeVarTypes"
 CHECKPOINT_LOCATION = "spark.sql.streaming.checkpointLocation"
 DELETE_TEMPORARY_CHECKPOINT = "spark.sql.streaming.forceDeleteTempCheckpointLocation"
@@ -40,8 +41,8 @@ SPARK_LOG = "tidemill.spark.log"
 # -- set on the clone of a session that a query is compiled in ----------------------------------------
 
 
-def lasting_plan_settings(shuffle_partitions: int) -> dict[str, str]:
-    """Return the settings that a plan needs if it is to run again for every batch."""
+def lasting_plan_settings(shuffle_partitions: int, tasks: int) -> dict[str, str]:
+    """Return the settings that a plan needs if it is to run again for every batch, in so many tasks."""
     return {
         # Adaptive execution would change the plan while it runs.
         "spark.sql.adaptive.enabled": "false",
@@ -49,6 +50,8 @@ def lasting_plan_settings(shuffle_partitions: int) -> dict[str, str]:
         "spark.sql.exchange.reuse": "false",
         "spark.sql.cbo.enabled": "false",
         SHUFFLE_PARTITIONS: str(shuffle_partitions),
+        # Spark splits files by the cores of the cluster; a batch is split as it was planned, on any cluster.
+        FILE_PARTITIONS: str(tasks),
     }
 
 

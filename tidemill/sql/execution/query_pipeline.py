@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tidemill.batches.batch import Batch, BatchShape, RangeSize
+from tidemill.batches.batch import Batch, BatchShape
 from tidemill.batches.parallelism import tasks_for_bytes, tasks_for_records
 from tidemill.batches.pipeline import BatchResult, Pipeline
 from tidemill.batches.running_state import RunningState
@@ -88,11 +88,11 @@ class QueryPipeline(Pipeline):
         """True if the watermark has moved on since the last batch, and an operator wants to know."""
         return self._states.follow_watermark and self.watermark.current_ms > self.last_watermark_ms
 
-    def shape(self, sizes: Mapping[int, RangeSize]) -> BatchShape:
-        tasks = 1 if self._is_small(sizes) else self._run.parallelism
+    def shape(self, batch: Batch) -> BatchShape:
+        tasks = 1 if self._is_small(batch) else self._run.parallelism
         return BatchShape(tasks, self._run.partitions)
 
-    def _is_small(self, sizes: Mapping[int, RangeSize]) -> bool:
+    def _is_small(self, batch: Batch) -> bool:
         """Return True if one task is faster than several.
 
         A batch that brings the state of an earlier run to its executors is large, whatever its rows are:
@@ -111,7 +111,7 @@ class QueryPipeline(Pipeline):
             else tasks_for_bytes(size.bytes, parallelism) == 1
             if size.bytes is not None
             else tasks_for_records(self._last_rows, parallelism) == 1
-            for size in sizes.values()
+            for size in batch.sizes.values()
         )
 
     def run(self, batch: Batch, sinks: Sequence[Sink]) -> QueryResult:

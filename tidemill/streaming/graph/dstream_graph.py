@@ -133,10 +133,7 @@ class DStreamGraph(GraphBase):
     def restore(self, batch: Batch) -> None:
         """Note the ranges of a batch: a new one, or one of an earlier run that a window looks back at."""
         with self.lock:
-            self._batch_ids[batch.time_ms] = batch.batch_id
-            for stream in self.inputs:
-                if stream.source_id in batch.ranges:
-                    stream.plan(batch.time_ms, batch.ranges[stream.source_id], batch.shape.tasks)
+            self._batches[batch.time_ms] = batch
             self.planned_until_ms = batch.time_ms
 
     def outputs_at(self, time_ms: int) -> dict[int, CreationSite]:
@@ -162,12 +159,12 @@ class DStreamGraph(GraphBase):
             for node in self._nodes:
                 node.clear_metadata(time_ms)
             oldest_ms = time_ms - max((node.remember_ms for node in self._nodes), default=0)
-            self._batch_ids = {at: n for at, n in self._batch_ids.items() if at > oldest_ms}
+            self._batches = {at: each for at, each in self._batches.items() if at > oldest_ms}
 
     def first_batch_after(self, time_ms: int, otherwise: int) -> int:
         """Return the id of the oldest known batch after ``time_ms``, or ``otherwise`` if there is none."""
         with self.lock:
-            ids = (batch_id for at_ms, batch_id in self._batch_ids.items() if at_ms > time_ms)
+            ids = (each.batch_id for at_ms, each in self._batches.items() if at_ms > time_ms)
             return min(ids, default=otherwise)
 
     def longest_input_memory_ms(self) -> int:

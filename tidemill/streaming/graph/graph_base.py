@@ -11,6 +11,7 @@ from tidemill.errors import IllegalStateError
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
+    from tidemill.batches.batch import Batch, OffsetRange
     from tidemill.batches.running_state import RunningState
     from tidemill.state.operators import StateOperators
 
@@ -32,7 +33,8 @@ class GraphBase:
         self.zero_ms = 0
         self.planned_until_ms = -1
         self.running_state: RunningState | None = None
-        self._batch_ids: dict[int, int] = {}
+        # The batches whose RDDs may be asked for, by time.
+        self._batches: dict[int, Batch] = {}
         self._frozen_because: str | None = None
 
     @property
@@ -42,7 +44,17 @@ class GraphBase:
 
     def batch_id(self, time_ms: int) -> int:
         """Return the id of the batch that was planned for ``time_ms``."""
-        return self._batch_ids[time_ms]
+        return self._batches[time_ms].batch_id
+
+    def range_at(self, time_ms: int, source_id: int) -> OffsetRange | None:
+        """Return what the batch of ``time_ms`` reads of a source; None if there is no such batch."""
+        batch = self._batches.get(time_ms)
+        return None if batch is None else batch.ranges.get(source_id)
+
+    def tasks_at(self, time_ms: int) -> int:
+        """Return how many tasks read the input of the batch of ``time_ms``."""
+        batch = self._batches.get(time_ms)
+        return self.spark_context.defaultParallelism if batch is None else batch.shape.tasks
 
     def freeze(self, because: str) -> None:
         """Refuse all changes from now on. ``because`` ends "a StreamingContext that ..."."""

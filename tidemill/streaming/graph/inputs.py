@@ -10,7 +10,7 @@ from tidemill.streaming.graph.node import DStreamNode
 if TYPE_CHECKING:
     from pyspark import RDD, SparkContext
 
-    from tidemill.batches.batch import AdmissionLimit, OffsetRange
+    from tidemill.batches.batch import AdmissionLimit
     from tidemill.batches.source import RecordSource
     from tidemill.streaming.graph.graph_base import GraphBase
 
@@ -36,21 +36,11 @@ class InputNode(DStreamNode):
     def forget_run(self) -> None:
         super().forget_run()
         self.__dict__.pop("source", None)
-        self._ranges: dict[int, tuple[OffsetRange, int]] = {}
 
     def attach(self, spark_context: SparkContext) -> None:
         """Make the source again, for a program that was read from its checkpoint."""
         self.source = self.make_source(spark_context)
 
-    def plan(self, time_ms: int, range_: OffsetRange, tasks: int) -> None:
-        """Note the range that the batch of ``time_ms`` reads, and in how many tasks."""
-        self._ranges[time_ms] = range_, tasks
-
     def compute(self, time_ms: int) -> RDD[Any] | None:
-        planned = self._ranges.get(time_ms)
-        return None if planned is None else self.source.read(*planned)
-
-    def clear_metadata(self, time_ms: int) -> None:
-        super().clear_metadata(time_ms)
-        for at_ms in [at_ms for at_ms in self._ranges if at_ms <= time_ms - self.remember_ms]:
-            del self._ranges[at_ms]
+        range_ = self.graph.range_at(time_ms, self.source_id)
+        return None if range_ is None else self.source.read(range_, self.graph.tasks_at(time_ms))

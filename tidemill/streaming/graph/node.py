@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark import StorageLevel
 
 from tidemill.errors import ProgramError
+from tidemill.spark.rdds.batch_parallelism import batch_parallelism
 from tidemill.streaming.graph.creation_site import CreationSite, creation_site
 
 if TYPE_CHECKING:
@@ -105,7 +106,8 @@ class DStreamNode(ABC):
         is_known = self._forgotten_until_ms < time_ms <= self.graph.planned_until_ms
         if not is_known or not self.is_time_valid(time_ms):
             return None
-        rdd = self.compute(time_ms)
+        with batch_parallelism(self.graph.tasks_at(time_ms)):
+            rdd = self.compute(time_ms)
         if rdd is not None:
             if self.storage_level is not None and not rdd.is_cached:
                 rdd.persist(self.storage_level)

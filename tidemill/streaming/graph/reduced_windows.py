@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark import RDD, StorageLevel
 from pyspark.core.rdd import portable_hash
 
+from tidemill.spark.rdds.batch_parallelism import default_partitions
 from tidemill.spark.rdds.combine import combine_by_key
 from tidemill.streaming.graph.node import DStreamNode
 from tidemill.tasks.combine_step import Combiner
@@ -57,7 +58,7 @@ class BlockNode(DStreamNode):
             self._empty_times.add(time_ms)
             return None
         if self._requested_partitions is None and rdd.getNumPartitions() > 1:
-            self.num_partitions = self.graph.spark_context.defaultParallelism
+            self.num_partitions = default_partitions(self.graph.spark_context)
         combined = combine_by_key(rdd, self._combiner, self.num_partitions)
         return combined.mapPartitionsWithIndex(_ToBlock(time_ms), preservesPartitioning=True)
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tidemill.batches.batch import Batch, BatchShape, RangeSize
+from tidemill.batches.batch import Batch, BatchShape
 from tidemill.batches.pipeline import BatchResult, Pipeline
 from tidemill.batches.runner import BatchAbandonedError, BatchObserver
 from tidemill.batches.running_state import RunningState
@@ -71,7 +71,7 @@ class DStreamPipeline(Pipeline, BatchObserver[BatchResult]):
     def state(self) -> RunningState | None:
         return self._graph.running_state
 
-    def shape(self, sizes: Mapping[int, RangeSize]) -> BatchShape:
+    def shape(self, batch: Batch) -> BatchShape:
         return BatchShape(self._sc.defaultParallelism)
 
     def submitted(self, batch: Batch) -> None:
