@@ -71,7 +71,7 @@ def test_rows_that_do_not_fit_are_refused(
     new_stream: Callable[..., MemoryStream], wrong: Any
 ) -> None:
     stream = new_stream(name="orders")
-    with pytest.raises(UsageError, match=r"added to orders does not fit its columns \(struct<id"):
+    with pytest.raises(UsageError, match=r"added to orders do not fit its columns \(struct<id"):
         stream.add(wrong)
     assert stream.end == 0
 

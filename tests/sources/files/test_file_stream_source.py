@@ -493,7 +493,7 @@ def test_without_a_log_memory_is_let_go(
     logged = make(logged=True)
     end, _ = take(logged, START)
     logged.commit(end)
-    assert logged._taken == {}
+    assert logged._uncommitted == {}
     assert names(logged, START, end) == ["a"]  # the disk has it
 
 
