@@ -1,4 +1,4 @@
-"""Clocks that tests can watch, and a driver and a place for blocks that do what they are told."""
+"""Clocks that tests can watch, and a driver and a block store that tests control."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PATIENCE_S = 30.0
 
 
 class WatchedClock(ManualClock):
-    """Knows for which times somebody waits."""
+    """Knows the times that threads wait for."""
 
     def __init__(self, start_ms: int = 0) -> None:
         super().__init__(start_ms)
@@ -37,7 +37,7 @@ class WatchedClock(ManualClock):
                 self._targets.remove(target_ms)
 
     def await_waiter(self, target_ms: int) -> None:
-        """Until somebody waits for this very time."""
+        """Wait until a thread waits for exactly this time."""
         with self._waiters:
             assert self._waiters.wait_for(lambda: target_ms in self._targets, PATIENCE_S), (
                 target_ms,
@@ -45,7 +45,7 @@ class WatchedClock(ManualClock):
             )
 
     def tick(self, period_ms: int) -> None:
-        """To the next multiple of the period, and until the timer of that period has done its work."""
+        """Advance to the next multiple of the period, and wait until the timer of that period has run."""
         next_ms = (self.now_ms() // period_ms + 1) * period_ms
         self.await_waiter(next_ms)
         self.set_to(next_ms)
@@ -53,7 +53,7 @@ class WatchedClock(ManualClock):
 
 
 class SteppingClock(ManualClock):
-    """Goes by itself to the time that somebody waits for, and a little further: who sleeps wakes up late."""
+    """Advances by itself to the time a thread waits for, and a little further: threads wake up late."""
 
     def __init__(self, start_ms: int = 0, late_ms: int = 0) -> None:
         super().__init__(start_ms)
@@ -68,7 +68,7 @@ class SteppingClock(ManualClock):
 
 
 class InThread:
-    """A call on another thread, and what became of it."""
+    """A call on another thread, and its outcome."""
 
     def __init__(self, call: Callable[[], Any]) -> None:
         self._call = call
@@ -87,7 +87,7 @@ class InThread:
         return not self._thread.is_alive()
 
     def join(self) -> None:
-        """Until it has returned; raises what it has raised."""
+        """Wait until it has returned; raise its error."""
         self._thread.join(PATIENCE_S)
         assert self.is_done, "the call does not return"
         if self._error is not None:
@@ -95,7 +95,7 @@ class InThread:
 
 
 class FakeDriver:
-    """Takes over every block, unless it is told not to."""
+    """Accepts every block, unless the test says otherwise."""
 
     def __init__(self) -> None:
         self.changed = threading.Condition()
@@ -128,7 +128,7 @@ class FakeDriver:
             assert self.changed.wait_for(condition, PATIENCE_S), (what, self.errors)
 
     def await_error(self, text: str) -> str:
-        """Until an error was reported whose message has this text; what was said of its cause."""
+        """Wait for an error whose message has this text, and return its traceback."""
         self.await_(lambda: any(text in message for message, _ in self.errors), text)
         return next(error for message, error in self.errors if text in message)
 
@@ -150,7 +150,7 @@ class FakeHandler:
 
 
 class Idle(Receiver):
-    """Does nothing by itself; writes down what is done to it."""
+    """Does nothing by itself; records the calls of its methods."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -184,14 +184,14 @@ class World:
         )
 
     def taken_over(self) -> list[list[Any]]:
-        """The records of each block that the driver has taken over, in that order."""
+        """The records of each accepted block, in order."""
         return [list(decode(self.handler.blocks[info.block_id].data)) for info in self.driver.infos]
 
     def records(self) -> list[Any]:
         return [record for block in self.taken_over() for record in block]
 
     def await_records(self, count: int) -> list[Any]:
-        """Until so many have been taken over. The clock must move for that: blocks are cut by it."""
+        """Wait until ``count`` records are accepted. The clock must move for that: it cuts the blocks."""
         deadline = threading.Event()
         timer = threading.Timer(PATIENCE_S, deadline.set)
         timer.start()

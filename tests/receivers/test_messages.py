@@ -1,4 +1,4 @@
-"""What crosses the network: the same comes out, and nothing else gets in."""
+"""Messages: they survive the network unchanged, and nothing else is accepted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The blocks of a receiver as a source: sizes, lost blocks, and how they are given to tasks."""
+"""The blocks of a receiver as a source: sizes, lost blocks, and their distribution over tasks."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_fewer_blocks_than_were_planned_are_damage(storage: LocalStorage) -> Non
 
 
 def test_a_planner_whose_log_of_blocks_is_gone_says_so(storage: LocalStorage) -> None:
-    """Also when a batch was not finished, whose blocks would have to be found first."""
+    """Also when a batch is unfinished, whose blocks must be found first."""
     clock = ManualClock()
     it = World(storage)
     planner = BatchPlanner({0: PlannedSource("clicks", it.source)}, clock, storage)

@@ -1,4 +1,4 @@
-"""Receivers as a format of queries."""
+"""Receivers as formats of structured queries."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def test_a_reader_may_bring_the_columns(spark: SparkSession) -> None:
 
 
 class Query:
-    """What a query does with its receivers, without the rest of it."""
+    """The part of a query that handles its receivers."""
 
     def __init__(self, spark: SparkSession, receiver: Receiver, directory: Path) -> None:
         self.storage = LocalStorage(str(directory))

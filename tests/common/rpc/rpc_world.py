@@ -1,4 +1,4 @@
-"""Servers on loopback for the tests of the RPC, and a client that keeps to no rules."""
+"""Servers on loopback for the tests of the RPC, and a client that breaks the rules."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SECRET = b"between us two and nobody else"
 
 
 class MemoryBlocks:
-    """Blocks in a dict. A block is there when all of it has arrived, and not before."""
+    """Keeps blocks in a dict. A block appears when all of it has arrived."""
 
     def __init__(self) -> None:
         self.blocks: dict[str, Any] = {}
@@ -43,7 +43,7 @@ class MemoryBlocks:
 
 
 class World:
-    """A server that counts what its handlers get, and clients for it."""
+    """A server that records the calls of its handlers, and clients for it."""
 
     def __init__(self, handlers: dict[str, Callable[[bytes], bytes]], **options: Any) -> None:
         self.handled: list[bytes] = []

@@ -1,4 +1,4 @@
-"""Blocks: what is written is what is read, or nothing is."""
+"""Blocks: a reader gets exactly the bytes that were written, or an error."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_batches_have_the_bytes_of_their_parts(parts: list[bytes], chunk: int) -
 
 
 def test_a_batch_that_claims_more_bytes_than_it_has() -> None:
-    """Arrow says how long a batch is in several places, and does not compare them on arrival."""
+    """Arrow has the length of a batch in several places, and does not compare them on arrival."""
     (batch,) = batches_of(bytes(7777))
     honest = batch.serialize().to_pybytes()
     length, longer = (7777).to_bytes(8, "little"), (1 << 40).to_bytes(8, "little")
@@ -180,7 +180,7 @@ def test_a_block_that_is_not_whole_is_not_taken(
 
 
 class Careless:
-    """Takes the first chunk and calls it a day; or fails."""
+    """Reads only the first chunk, and returns or fails."""
 
     def read(self, name: str) -> bytes:
         return b""

@@ -1,4 +1,4 @@
-"""What a server refuses, from somebody who does not use our client."""
+"""Requests that a server refuses, from a caller without our client."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tidemill.errors import RpcRefusedError
 
 @pytest.fixture
 def it() -> Iterator[World]:
-    """A server that, whatever it has refused, has handled nothing and goes on serving."""
+    """A server that must have handled nothing at the end, and must still answer."""
     with world(max_request_bytes=1000) as it:
         it.blocks.blocks["secret-block"] = b"not for you"
         yield it
@@ -31,7 +31,7 @@ def it() -> Iterator[World]:
 
 
 def assert_refused(call: Callable[[], Any]) -> None:
-    """Refused, and not a word more."""
+    """Expect a refusal without a reason."""
     with pytest.raises((flight.FlightUnauthenticatedError, OSError)) as caught:
         call()
     message = str(caught.value)
@@ -105,7 +105,7 @@ def test_a_call_that_is_made_again() -> None:
         assert len(it.raw_call(header)) == 1
         for _ in range(3):
             assert_refused(lambda: it.raw_call(header))
-        # Not even in part: the first use of a counter is the only one.
+        # A counter can be used only once.
         assert_refused(lambda: it.raw_call(header, body=b"another"))
         it.client.call("echo", b"goes on")
         assert it.handled == [b"hello", b"goes on"]
@@ -123,7 +123,7 @@ def test_a_body_that_is_too_large(it: World) -> None:
     with pytest.raises(RpcRefusedError) as caught:
         it.client.call("echo", bytes(1001))
     assert caught.value.reason == "a body of 1001 bytes; at most 1000 are accepted"
-    # A stranger does not even learn that.
+    # A stranger does not learn even that.
     assert_refused(lambda: it.raw_call(body=bytes(50 << 20)))
 
 
@@ -199,7 +199,7 @@ def test_blocks_for_strangers(it: World, kind: str, send: Callable[..., Any]) ->
 @pytest.mark.parametrize(("kind", "send"), [("read", get), ("write", put)])
 @pytest.mark.parametrize("name", ["../x", "a/b", "..", ".", "a\\b", "/etc/passwd", "x y"])
 def test_names_that_are_paths(it: World, kind: str, send: Callable[..., Any], name: str) -> None:
-    """Signed by somebody who knows the secret and has his own ideas of a name."""
+    """The caller knows the secret, but uses a name that is not allowed."""
     good = it.signer.sign(kind, "x")
     assert_refused(lambda: send(it, name, good.to_header()))
     assert_refused(lambda: send(it, name, it.header(kind, "x", b"").replace(" x ", f" {name} ")))

@@ -270,7 +270,7 @@ def test_a_name_that_cannot_travel_is_the_callers_mistake(it: World) -> None:
 
 
 class Impostor(flight.FlightServerBase):  # type: ignore[misc]
-    """Has got the port of a server that is gone, and answers everything."""
+    """Has the port of a server that is gone, and answers every call."""
 
     def do_action(self, context: Any, action: Any) -> Any:
         return [flight.Result(b"p" * 32 + b"gotcha")]

@@ -139,7 +139,7 @@ def test_one_header_is_one_call() -> None:
 def test_names_that_could_mean_something_else_are_not_signed_and_not_parsed(name: str) -> None:
     with pytest.raises(ValueError, match="cannot be called"):
         CallSigner(SECRET, NONCE).sign("read", name)
-    # Nor would they be taken from somebody who knows the secret and signs them all the same.
+    # A server refuses them even with a right signature.
     header = CallSigner(SECRET, NONCE).sign("read", "NAME").to_header().replace("NAME", name)
     assert SignedCall.parse(header) is None
 
@@ -195,6 +195,6 @@ def test_no_counter_is_ever_accepted_twice(counters: list[int]) -> None:
 
 
 def test_endpoints_and_signatures_need_no_grpc() -> None:
-    """They are imported before a fork, which gRPC does not survive."""
+    """Processes import them before a fork, which gRPC does not survive."""
     program = "import sys, tidemill.common.rpc.signing; sys.exit('pyarrow._flight' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=False).returncode == 0

@@ -1,4 +1,4 @@
-"""What is stored comes back, with the same types."""
+"""Stored records come back unchanged, with the same types."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def kind_of(block: EncodedBlock) -> str:
 
 
 def typed(value: Any) -> Any:
-    """A value that differs from another one also if only a type in it does, or the sign of a zero."""
+    """Return a value that differs for different types and for different signs of zero."""
     match value:
         case Row():
             fields = getattr(value, "__fields__", None)
@@ -161,7 +161,7 @@ def test_objects(records: list[Any]) -> None:
         ([Row("a", "b")(1)], "objects"),
         ([Row(1, 2)(3, 4)], "objects"),  # type: ignore[call-overload]  # names that are no strings
         ([Row(), Row()], "objects"),
-        ([Row("a")], "objects"),  # what makes rows, not a row
+        ([Row("a")], "objects"),  # a class of rows, not a row
         ([Point(1, 2)], "objects"),
         ([decimal.Decimal("1.10"), datetime.date(2026, 3, 1)], "objects"),
         ([list(range(5))] * 2500, "objects"),  # in several pickles
@@ -269,7 +269,7 @@ def test_a_record_that_cannot_even_be_shown() -> None:
 
 
 def test_objects_of_a_class_of_the_main_script() -> None:
-    """An executor has no module in which to look for it."""
+    """An executor cannot import it."""
     script = ModuleType("__main__")
     exec("class Click:\n    def __init__(self, at): self.at = at", script.__dict__)
     (back,) = decode(encode_records([script.Click(5)]).data)

@@ -37,7 +37,7 @@ SECRET = secrets.token_bytes(32)
 
 @pytest.fixture
 def executor() -> Iterator[subprocess.Popen[bytes]]:
-    """The process that a block server belongs to. It sleeps until it is killed."""
+    """Start the process that a block server belongs to. It sleeps until it is killed."""
     code = "import sys; sys.stdin.read()"
     process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE)
     yield process
@@ -70,7 +70,7 @@ def client() -> Iterator[Callable[[str], RpcClient]]:
 
 
 def servers() -> list[int]:
-    """The block servers that this process has started."""
+    """Return the block servers that this process has started."""
     found = []
     for name in os.listdir("/proc"):
         with suppress(OSError):
@@ -89,7 +89,7 @@ def test_blocks_are_written_and_read(
     setup: ServerSetup, client: Callable[[str], RpcClient], executor: subprocess.Popen[bytes]
 ) -> None:
     server = client(ensure_block_server(setup))
-    # A copy that another executor sends, and a block of the receiver next door.
+    # A copy from another executor, and a block of another receiver.
     server.write_block("input-0-a1-0", [b"hello ", b"world"])
     BlockFiles(setup.folders)
     assert setup.folders.memory is not None
@@ -136,7 +136,7 @@ def test_it_ends_with_its_executor_and_leaves_nothing(
 ) -> None:
     server = client(ensure_block_server(setup))
     server.write_block("input-0-a1-0", b"x")
-    # Nobody has asked for its exit status yet: what is left of it is an entry in a table.
+    # Nobody has read its exit status yet: it is a zombie.
     executor.kill()
     wait_for(lambda: not servers(), "the end of the server", 60)
     assert not os.path.exists(setup.folders.disk)
@@ -213,7 +213,7 @@ def test_one_that_cannot_start_is_an_error_that_says_so(
     with pytest.raises(ReceiverError, match="did not start: it ended with 1"):
         ensure_block_server(replace(setup, host="no.such.address.invalid"))
     assert "cannot listen" in capfd.readouterr().err
-    # The next one is not misled by what that one has left.
+    # Its leftovers do not mislead the next one.
     assert ensure_block_server(setup)
 
 

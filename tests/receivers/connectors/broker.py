@@ -1,4 +1,4 @@
-"""A Mosquitto of a test's own, on a free port of the loopback address."""
+"""A Mosquitto for one test, on a free port of the loopback address."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ import pytest
 from tests.receivers.executor.receiver_world import SOON_S
 from tests.waiting import wait_for
 
-# Debian has it where the PATH of most users does not look.
+# Debian installs it outside the PATH of most users.
 SEARCH_PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/usr/local/sbin"])
 
 
 class Broker:
-    """Keeps sessions and their messages in ``directory``, also when it is started anew."""
+    """Keeps sessions and their messages in ``directory``, also over a restart."""
 
     def __init__(self, directory: Path, *options: str) -> None:
         found = shutil.which("mosquitto", path=SEARCH_PATH)
@@ -74,8 +74,8 @@ class Broker:
     def publish(
         self, messages: Sequence[tuple[str, bytes]], qos: int = 1, retain: bool = False
     ) -> None:
-        """Returns when the broker has them all. By another process: that of the tests may have more
-        files open than paho's own loop can bear."""
+        """Publish messages, and return when the broker has them all. Another process does it: this one may
+        have more open files than paho's own loop supports."""
         lines = "".join(f"{payload.hex()} {topic}\n" for topic, payload in messages)
         command = [sys.executable, "-m", "tests.receivers.connectors.publisher"]
         subprocess.run(
@@ -87,7 +87,7 @@ class Broker:
         )
 
     def subscribers(self) -> int:
-        """How many subscriptions there have been, as the log has them."""
+        """Return the number of subscriptions in the log."""
         return self.log.read_text().count("Sending SUBACK")
 
     def has_logged(self, text: str, within_s: float) -> bool:
@@ -99,7 +99,7 @@ class Broker:
 
 
 class ScriptedBroker:
-    """Speaks just enough of MQTT 5 to say what a Mosquitto of the tests cannot be made to say.
+    """Speaks just enough MQTT 5 for answers that a Mosquitto cannot be made to give.
 
     Answers the connection, then the subscription with ``grants``, and then sends ``last``.
     """
@@ -128,7 +128,7 @@ class ScriptedBroker:
                     pass
 
     def _read_packet(self, connection: socket.socket) -> bytes:
-        """Of less than 128 bytes, without its head."""
+        """Read a packet of less than 128 bytes, and return it without its head."""
         _, length = connection.recv(2, socket.MSG_WAITALL)
         return connection.recv(length, socket.MSG_WAITALL)
 

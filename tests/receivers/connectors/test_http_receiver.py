@@ -64,7 +64,7 @@ class World:
         return self._pool.submit(self.post, body, **headers)
 
     def send_raw(self, data: bytes) -> bytes:
-        """The whole answer to what need not be HTTP; the server closes the connection."""
+        """Send bytes that need not be HTTP; return the whole answer, until the server closes."""
         with self.raw() as connection:
             connection.sendall(data)
             return read_all(connection)
@@ -294,7 +294,7 @@ def test_a_body_is_asked_for_only_if_it_will_be_taken(world: World) -> None:
     [
         ({}, 401),
         ({"Authorization": "Bearer wrong"}, 401),
-        ({"Authorization": "Bearer s3cret "}, 200),  # spaces around a header are none of it
+        ({"Authorization": "Bearer s3cret "}, 200),  # spaces around a value do not belong to it
         ({"Authorization": "Bearer s3cre"}, 401),
         ({"Authorization": "Basic s3cret"}, 401),
         ({"Authorization": "Bearer \xfc"}, 401),
@@ -428,7 +428,7 @@ def test_connections_without_a_request_give_way(new_world: Callable[..., World])
             connection.sendall(b"POST / HTTP/1.1\r\nContent-Le")
         for _ in range(3):
             assert world.post(b"x")[0] == 200
-        assert slow[0].recv(100) == b""  # the first to come is the first to go
+        assert slow[0].recv(100) == b""  # the oldest goes first
     assert world.driver.safe == ["x"] * 3
 
 

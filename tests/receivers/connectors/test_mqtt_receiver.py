@@ -46,7 +46,7 @@ def broker(new_broker: Callable[..., Broker]) -> Broker:
 
 @pytest.fixture
 def running() -> Iterator[Callable[..., FakeDriver]]:
-    """Starts receivers, and stops all of them before the broker."""
+    """Start receivers, and stop all of them before the broker."""
     with ExitStack() as stack:
 
         def start(receiver: MqttReceiver, driver: FakeDriver | None = None) -> FakeDriver:
@@ -147,7 +147,7 @@ def test_what_is_not_safe_is_not_acknowledged_and_comes_again(
 
 
 def receive_until_killed(port: int, told: Connection) -> None:
-    """In a process of its own: takes messages, and never has them safe. Tells how many it has."""
+    """In another process: receives messages that never become safe, and counts them."""
     driver = FakeDriver()
     driver.hold_back()
     driver.on_offered = told.send
@@ -228,7 +228,7 @@ def test_a_flood_is_held_back_by_the_broker(
     session = receiver._session
     assert session is not None
     wait_for(lambda: session._unsafe == 50, "as many as it allows", SOON_S)
-    # A message with QoS 0 comes behind all that the broker has sent: more would be there by now.
+    # A message with QoS 0 comes after all others that the broker has sent: more would have arrived.
     broker.publish([("a/end", b"-1")], qos=0)
     assert session._unsafe == 50
     driver.let_go()
@@ -257,7 +257,7 @@ def test_retained_messages_come_once(broker: Broker) -> None:
 
 @pytest.fixture
 def many_files() -> Iterator[None]:
-    """So many files are open that the next ones are beyond what ``select`` can bear."""
+    """Open so many files that ``select`` does not support the next ones."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < 4096:
         pytest.skip("this process may not have so many files open")
@@ -375,7 +375,7 @@ def test_a_stop_while_it_connects_leaves_no_connection(broker: Broker) -> None:
 
     def open_connections() -> int:
         log = broker.log.read_text()
-        # A stop does not wait for a connection that is being made: the next may come before its end.
+        # A stop does not wait for a connection attempt: the next session may start before that ends.
         ends = ("Client test disconnected", "Client test closed", "closing old connection")
         return log.count("New client connected") - sum(map(log.count, ends))
 

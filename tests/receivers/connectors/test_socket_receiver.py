@@ -1,4 +1,4 @@
-"""What a server sends arrives as it was sent, whatever the network makes of it."""
+"""Data arrives as the server sent it, however the network splits it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tidemill.receivers.receiver import Receiver
 
 
 class Server:
-    """Gives out the connections that are made to it."""
+    """Accepts connections, and returns them in order."""
 
     def __init__(self) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -68,7 +68,7 @@ def server() -> Iterator[Server]:
 
 
 def has_closed(connection: socket.socket) -> bool:
-    """Whether the other side closes the connection, sooner or later."""
+    """Return True if the other side closes the connection."""
     connection.settimeout(PATIENCE_S)
     try:
         return connection.recv(1) == b""
@@ -94,7 +94,7 @@ class Packets:
 
 
 class Lines:
-    """A supervisor that keeps what it is given."""
+    """A supervisor that keeps the lines it stores."""
 
     is_receiver_started = True
 
@@ -194,7 +194,7 @@ def test_a_connection_that_breaks(server: Server) -> None:
         connection = server.next()
         connection.sendall(b"a\nhalf a li")
         world.await_records(1)
-        # Without waiting for what is on its way: the other side sees a reset.
+        # Do not wait for data on its way: the other side sees a reset.
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
         connection.close()
         world.driver.await_error(f"the connection to 127.0.0.1:{server.port} broke: ")
@@ -236,7 +236,7 @@ def test_stop_while_nothing_arrives(
 def test_a_thread_that_connects_late_finds_that_it_is_not_meant_any_more(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It must not receive beside the one that was started after it."""
+    """It must not receive beside its successor."""
     connect, is_late, go_on = socket.create_connection, threading.Event(), threading.Event()
 
     def connect_late(*arguments: Any) -> socket.socket:
@@ -306,7 +306,7 @@ def test_a_converter_makes_records_of_the_connection(server: Server) -> None:
         )
         assert "ValueError: invalid literal for int()" in error
         assert has_closed(connection)
-        # What it has made before it failed is kept, and the next connection is converted as well.
+        # Records from before the failure are kept, and the converter reads the next connection too.
         world.clock.await_waiter(world.clock.now_ms() + 2000)
         world.clock.advance(2000)
         server.next().sendall(b"7\n")

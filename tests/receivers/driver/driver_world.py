@@ -1,4 +1,4 @@
-"""A driver with receivers, without Spark: what is around the tracker is played by hand."""
+"""A driver with receivers, without Spark: the test plays everything around the tracker."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def slice_of(path: str) -> LogSlice:
 
 @contextmanager
 def faults(folder: Path, plan: str) -> Iterator[None]:
-    """Fault points of this process strike as planned, counted anew."""
+    """Let fault points of this process strike as planned, with new counters."""
     counters = folder / "faults"
     counters.mkdir(exist_ok=True)
     for counter in counters.iterdir():
@@ -110,7 +110,7 @@ class FakeExecutors:
 
 @dataclass
 class Launch:
-    """A job that a receiver was sent with."""
+    """The job of a receiver."""
 
     stream_id: int
     attempt: int
@@ -158,7 +158,7 @@ class FakeJobs:
 
 @dataclass
 class FakeCalls:
-    """Everybody is there, and hears everything."""
+    """Every call arrives."""
 
     told: list[tuple[str, Message]] = field(default_factory=list)
     cleanups: list[tuple[str, tuple[str, ...], int]] = field(default_factory=list)
@@ -214,22 +214,22 @@ class DriverWorld:
     # -- the jobs ------------------------------------------------------------------------------
 
     def launches(self, count: int) -> list[Launch]:
-        """Wait until there were so many, and no more."""
+        """Wait for ``count`` launches, and check that there are no more."""
         wait_for(lambda: len(self.jobs.launches) >= count, f"{count} launches", 30)
         self.settle()
         assert len(self.jobs.launches) == count
         return self.jobs.launches
 
     def settle(self) -> None:
-        """Until the tracker has handled all that it was told so far."""
+        """Wait until the tracker has handled all events so far."""
         rounds = len(self.calls.cleanups)
-        # What goes through the same queue, and can be seen at its end.
+        # An event that goes through the same queue, and shows at its end.
         self.tracker.forget([block(0, stream=99, places=(BlockPlace("x", "x", "", "probe"),))])
         wait_for(lambda: len(self.calls.cleanups) > rounds, "the tracker", 30)
         self.calls.cleanups = [each for each in self.calls.cleanups if each[0] != "probe"]
 
     def has_a_waiter(self) -> bool:
-        """True while a restart waits for its time."""
+        """Return True while a restart waits for its time."""
         return any(each.name == "tidemill-receiver-restart" for each in threading.enumerate())
 
     # -- what executors say --------------------------------------------------------------------
@@ -269,7 +269,7 @@ def driver(
     receivers: int | Sequence[Receiver] = 1,
     folder: Path | None = None,
 ) -> Iterator[DriverWorld]:
-    """A driver whose tracker has been started."""
+    """Start the tracker of a driver."""
     it = DriverWorld(
         [executor(id_) for id_ in range(executors)] if isinstance(executors, int) else executors,
         [Silent() for _ in range(receivers)] if isinstance(receivers, int) else receivers,

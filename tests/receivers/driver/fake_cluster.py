@@ -1,4 +1,4 @@
-"""A cluster whose executors come and go as they are asked to, and batches that took a given time."""
+"""A cluster that starts and ends executors on request, and batches of a given processing time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is deleted of blocks that are done, and what is not."""
+"""Which files of blocks are deleted when their batches are done, and which are not."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_after_a_restart_nobody_writes_to_the_segments_that_are_there(it: World)
     it.write(segment(1, "another-stream"))
     it.cleaner.restore(blocks)
     assert (it.left(), it.left("views")) == ([used], [])
-    assert it.left("another-stream") == []  # that the program does not have any more
+    assert it.left("another-stream") == []  # a stream that the program does not have any more
     it.cleaner.clean(blocks[:1])
     assert it.left() == [used]
     it.cleaner.clean(blocks[1:])
@@ -201,7 +201,7 @@ def test_no_segment_is_deleted_that_a_known_block_is_in_or_that_is_written(
                 rolled = {each: number + 1 for each, number in rolled.items()}
             left = {path for name in names for path in it.left(name)}
             assert {each.slice_.path for each in known if each.slice_} <= left
-        # In the end nothing is left but what may be written to.
+        # At the end only the segments that may still be written are left.
         it.cleaner.clean(known)
         for name in names:
             assert len(it.left(name)) <= 1

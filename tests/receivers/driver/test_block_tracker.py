@@ -29,7 +29,7 @@ from tidemill.receivers.driver.block_tracker import FOLDER, BlockTracker
 
 @pytest.fixture(autouse=True)
 def fast_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody pulls the plug in these tests."""
+    """Skip fsync: no test here cuts the power."""
     monkeypatch.setattr(os, "fsync", lambda handle: None)
     monkeypatch.setattr(os, "fdatasync", lambda handle: None)
 
@@ -135,7 +135,7 @@ def test_a_block_that_is_reported_again_is_the_same_block(
     for n in (0, 1, 2):
         assert tracker.add("clicks", block(n), new.append)
     if is_forgotten:
-        # The answer was lost, and the supervisor tries again when the batch is long done.
+        # The answer was lost, and the supervisor tries again long after the batch is done.
         tracker.forget("clicks", 3)
     tracker = then(storage, tracker)
     for n in (2, 1, 0):
@@ -289,7 +289,7 @@ def test_a_block_that_could_not_be_written_is_not_known(
 def test_a_block_that_was_given_up_takes_no_number_from_the_next(
     storage: LocalStorage, tmp_path: Path, plan: str
 ) -> None:
-    """It may be in the log all the same. Then recovery must not give it the number of another."""
+    """It may be in the log all the same. Then recovery must not let two blocks share a number."""
     tracker = tracker_on(storage)
     with faults(tmp_path, plan), pytest.raises((OSError, RuntimeError)):
         tracker.add("clicks", block(0))
@@ -352,7 +352,7 @@ def test_a_crash_around_a_compaction_loses_nothing(
     old = [each.path for each in segments(storage, FOLDER)]
     assert len(old) == 4
     with faults(tmp_path, plan):
-        # What is done is done, whether the log could be made shorter or not.
+        # The blocks are forgotten, whether the log could be compacted or not.
         assert tracker.forget("clicks", 2) == without_places([block(0), block(1)])
     expected = without_places([block(n) for n in (2, 3, 4, 5)])
     if plan.startswith("block.before-compact"):
@@ -447,7 +447,7 @@ class Tracking(RuleBasedStateMachine):
             assert self.tracker.add(name, info)
             self.added[name].append(info)
         elif where == "block.after-add":
-            # It is in the log. Until something else is, a driver that dies would find it there.
+            # It is in the log: a driver that dies before the next record would find it there.
             self.add(name, 1)
 
     @rule(data=st.data(), name=st.sampled_from("ab"))

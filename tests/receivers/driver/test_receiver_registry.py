@@ -1,4 +1,4 @@
-"""What is known of receivers: one step after the other, and steps that come too late."""
+"""The states of receivers: step by step, and with steps that come too late."""
 
 from __future__ import annotations
 

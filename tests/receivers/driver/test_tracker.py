@@ -1,4 +1,4 @@
-"""The tracker of receivers: where they are started, and started again; whom it listens to."""
+"""The receiver tracker: where it starts and restarts receivers, and which messages it accepts."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def state(it: DriverWorld, stream_id: int = 0) -> ReceiverTrackingInfo:
 
 
 def pass_the_pause(it: DriverWorld, expected_ms: int, launches: int) -> None:
-    """The receiver is started again after this time, and not a millisecond earlier."""
+    """Check that the receiver starts again after this time, not a millisecond earlier."""
     wait_for(it.has_a_waiter, "the pause", 30)
     it.clock.advance(expected_ms - 1)
     it.launches(launches)
@@ -151,7 +151,7 @@ def test_a_receiver_that_arrives_elsewhere_is_turned_away_and_sent_again() -> No
 
 
 def test_a_receiver_that_cannot_get_to_its_place_may_run_anywhere() -> None:
-    """All cores of its place may be taken, by receivers that stay."""
+    """Other receivers may have taken all cores of its place."""
     with driver(executors=2, receivers=[Silent("node0")]) as it:
         for attempt, pause in ((1, 250), (2, 500), (3, 1000)):
             assert it.launches(attempt)[-1].on == ["0"]
@@ -295,7 +295,7 @@ def test_starts_in_vain_are_slowed_down() -> None:
             it.launches(attempt)[-1].end("no module named receivers")
             pass_the_pause(it, pause, launches=attempt)
         assert set(kinds(it.events)) == {"ReceiverReportedError"}
-        # One that has registered begins anew.
+        # A start that registers resets the count.
         it.register(0, len(pauses) + 1, "0")
         it.jobs.launches[-1].end("boom")
         pass_the_pause(it, 250, launches=len(pauses) + 1)
@@ -483,7 +483,7 @@ def test_all_are_told_to_end_and_none_is_started_again() -> None:
             ("endpoint-0-1", StopReceiver("enough")),
             ("endpoint-1-1", StopReceiver("enough")),
         ]
-        # One says its last word, one is lost, one arrives too late.
+        # One deregisters, one is lost, one arrives too late.
         assert it.add_block(block(0)).accepted, "what they have stored counts"
         it.deregister(0, 1, "enough")
         launches[0].end("")

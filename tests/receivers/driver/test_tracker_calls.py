@@ -1,4 +1,4 @@
-"""The tracker and a running receiver behind real servers: who is let in, and what a call can do."""
+"""The tracker and a running receiver behind real servers: which calls get in, and what they do."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SECRET = secrets.token_bytes(32)
 
 @dataclass
 class Served:
-    """A server, and somebody who keeps to no rules."""
+    """A server, and a caller that breaks the rules."""
 
     server: RpcServer
     client: RpcClient
@@ -102,7 +102,7 @@ REFUSED = (flight.FlightUnauthenticatedError, RpcRefusedError)
 
 @pytest.fixture
 def decoded(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    """Every body that anybody begins to read as JSON."""
+    """Record every body that is parsed as JSON."""
     seen: list[bytes] = []
 
     class Json:
@@ -153,7 +153,7 @@ def test_strangers_and_giants_are_refused_unread(
             intrude(rpc, type(message).__name__, message.encode())
         assert decoded == []
         assert unchanged(it)
-        # The same from somebody who may.
+        # The same call from a caller that knows the secret.
         assert b"true" in rpc.client.call(type(message).__name__, message.encode())
         assert not unchanged(it)
 
@@ -207,7 +207,7 @@ def test_what_is_not_for_executors_to_say_is_refused(name: str) -> None:
 
 
 def test_a_receiver_talks_to_the_tracker() -> None:
-    """The client that receivers use, from its first word to its last."""
+    """The client of a receiver, from its first call to its last."""
     with served_driver() as (it, rpc):
         setup = ExecutorSetup("run", str(rpc.server.endpoint), SECRET)
         client = TrackerClient(setup, 0, 1)

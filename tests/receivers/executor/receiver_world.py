@@ -20,7 +20,7 @@ SOON_S = 30.0
 
 
 class FakeDriver:
-    """Both the tracker and the handler of a supervisor. Takes blocks over while it is not held back."""
+    """Both the tracker and the handler of a supervisor. Accepts blocks unless it is held back."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -35,7 +35,7 @@ class FakeDriver:
 
     @property
     def safe(self) -> list[Any]:
-        """The records of all blocks that have been taken over."""
+        """The records of all accepted blocks."""
         with self._lock:
             return [record for block in self.blocks for record in block]
 

@@ -1,4 +1,4 @@
-"""Nothing that was accepted is lost, nothing is accepted after the end, and little is held in memory."""
+"""No accepted record is lost, none is accepted after the end, and few are in memory."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ INTERVAL_MS = 200
 
 
 class Shop:
-    """A generator, and what it pushes. Pushing stands still while ``open`` is not set."""
+    """A generator, and the blocks that it pushes. Pushing waits while ``open`` is not set."""
 
     def __init__(self, **options: Any) -> None:
         self.clock = WatchedClock()
@@ -94,7 +94,7 @@ def test_a_block_is_cut_at_every_interval_that_has_records() -> None:
     with shop() as it:
         add_all(it.generator, ["a", "b"])
         it.tick()
-        it.tick()  # nothing has come: no empty block
+        it.tick()  # no record has come: no empty block
         add_all(it.generator, ["c"])
         it.clock.advance(INTERVAL_MS - 1)
         add_all(it.generator, ["d"])
@@ -133,7 +133,7 @@ def test_a_block_that_has_grown_large_is_cut_before_its_time() -> None:
     ("record", "at_least"),
     [
         ("x" * 1000, 1000),
-        ("", 40),  # not nothing: a million of them must not come into one block
+        ("", 40),  # more than 0: a million of them must not fit into one block
         (b"x" * 1000, 1000),
         (("key", "x" * 1000), 1000),
         (Row(a=1, b="x" * 1000), 1000),
@@ -436,7 +436,7 @@ def test_whatever_happens_all_that_was_accepted_comes_out_once_and_in_order(
                 it.open.set()
             else:
                 if len(it.generator._queue) >= queue_size:
-                    it.open.set()  # or to add would wait for ever
+                    it.open.set()  # otherwise add() would wait for ever
                 lines = isinstance(action, bytes)
                 try:
                     (it.generator.add_lines if lines else it.generator.add)(action)

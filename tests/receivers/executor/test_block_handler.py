@@ -1,4 +1,4 @@
-"""Where a block is before it is reported, and that it is found again from there."""
+"""Which places have a block before it is reported, and reading it from each of them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ ONCE, TWICE = StorageLevel.MEMORY_AND_DISK, StorageLevel.MEMORY_AND_DISK_2
 
 
 class Executor:
-    """One that keeps blocks for others."""
+    """An executor that keeps copies for others."""
 
     def __init__(self, name: str) -> None:
         self.blocks = MemoryBlocks()

@@ -161,7 +161,7 @@ def test_in_any_window_there_is_no_more_than_the_rate_and_one_slice(
 
 @given(rate=st.floats(1, 200_000), late_ms=st.integers(0, 10))
 def test_the_rate_is_reached_one_by_one(rate: float, late_ms: int) -> None:
-    """On a clock of milliseconds, by a thread that wakes up late."""
+    """The clock counts milliseconds, and the thread wakes up late."""
     clock = SteppingClock(late_ms=late_ms)
     limiter = RateLimiter(clock, rate)
     records = min(3000, math.ceil(rate * 10))

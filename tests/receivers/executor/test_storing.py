@@ -1,4 +1,4 @@
-"""What a receiver stores becomes safe, in its order, or the receiver learns that it did not."""
+"""Stored records become safe, in their order, or the receiver gets an error."""
 
 from __future__ import annotations
 
@@ -214,7 +214,7 @@ def test_store_waits_while_too_much_is_held_and_a_cleanup_wakes_it() -> None:
 
 
 def test_on_the_machines_clock_as_well() -> None:
-    """Which does not know how to wait for ever."""
+    """It cannot wait for ever."""
     world = World(Idle(), max_held_bytes=100)
     world.supervisor._clock = SystemClock()
     fill(world)

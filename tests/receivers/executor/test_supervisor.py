@@ -1,4 +1,4 @@
-"""A receiver's life: it is started, restarted and stopped, each in its time, and never two at once."""
+"""Starting, restarting and stopping a receiver: each at its time, never two at once."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_start_and_stop() -> None:
 
 
 def test_one_that_was_stopped_before_it_was_started_ends_without_a_start() -> None:
-    """The driver may change its mind while the task is on its way."""
+    """The driver may stop a receiver while its task is on its way."""
     receiver = Idle()
     world = World(receiver)
     world.supervisor.stop("not after all")
@@ -371,7 +371,7 @@ def test_a_thread_that_fails_restarts_the_receiver() -> None:
 
 
 def test_a_thread_that_fails_because_it_is_stopped_is_no_news() -> None:
-    """It is what happens when ``onStop`` closes a connection that a thread reads from."""
+    """This happens when ``onStop`` closes a connection that a thread reads from."""
 
     class Closed(Idle):
         def onStart(self) -> None:
