@@ -134,6 +134,7 @@ class RunningReceivers:
             source.bind(each.name, self._blocks, reader, self.tracker.forget, has_log)
 
     def start(self, controllers: Mapping[int, RateController]) -> None:
+        """Start the receivers, with the limits of ``controllers``. Nothing is written before this."""
         self._blocks.start()
         self._cleaner.restore(self._blocks.all_blocks())
         for stream_id in self.sources.keys() & controllers.keys():
