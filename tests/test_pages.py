@@ -129,6 +129,30 @@ def test_every_fault_point_is_on_its_page() -> None:
     assert (missing, gone) == (set(), set())
 
 
+def test_the_architecture_shows_all_folders_and_classes_that_exist() -> None:
+    package = ROOT / "tidemill"
+    tree = next(b.text for b in blocks("architecture.md") if b.text.startswith("tidemill/"))
+    rooms = re.findall(r"^  (\w+)/", tree, re.MULTILINE)
+    assert sorted(rooms) == sorted(
+        path.name for path in package.iterdir() if (path / "__init__.py").exists()
+    )
+    room = ""
+    for indent, name in re.findall(r"^( +)(\w+)/ ", tree, re.MULTILINE):
+        room = name if len(indent) == 2 else room
+        assert len(indent) == 2 or (package / room / name).is_dir(), f"{room}/{name}"
+    classes = {
+        name
+        for path in package.rglob("*.py")
+        for name in re.findall(r"^class (\w+)", path.read_text(), re.MULTILINE)
+    }
+    drawn = {
+        name
+        for text in code("architecture.md")
+        for name in re.findall(r"\b(?:[A-Z][a-z]+){2,}\b", text)
+    }
+    assert drawn - classes - {"DataFrame", "StreamingQueryProgress"} == set()
+
+
 # -- how pages look --------------------------------------------------------------------------------
 
 
