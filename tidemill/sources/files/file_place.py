@@ -55,12 +55,6 @@ class FilePlace:
             return os.path.exists(self.path)
         return bool(self._hadoop.glob(self.path))
 
-    def base_path(self) -> str | None:
-        """Return the directory whose subdirectories are partitions, or None if there is not just one."""
-        if self.is_pattern or (self._hadoop is None and not os.path.isdir(self.path)):
-            return None
-        return self.name
-
     def tree(self, seen: SeenFiles) -> FileTree:
         """Return what lists the files that are not in ``seen``."""
         files = self._listing(seen)

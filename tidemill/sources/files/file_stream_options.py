@@ -12,25 +12,10 @@ from tidemill.common.config import boolean, one_of, positive_int, time_ms
 from tidemill.common.options import Options, non_empty, non_negative_int
 from tidemill.errors import OptionError
 from tidemill.sources.files.seen_files import NO_AGE_LIMIT
+from tidemill.spark.files.file_formats import FILE_STREAM_OPTIONS
 from tidemill.spark.files.hadoop_paths import glob_regex
 
 WEEK_MS = 7 * 86_400_000
-
-FILE_STREAM_OPTIONS: frozenset[str] = frozenset(
-    {
-        "path",
-        "maxFilesPerTrigger",
-        "maxBytesPerTrigger",
-        "latestFirst",
-        "maxFileAge",
-        "fileNameOnly",
-        "cleanSource",
-        "sourceArchiveDir",
-        "maxCachedFiles",
-        "discardCachedInputRatio",
-    }
-)
-"""Options that say which files a batch takes, and what happens to them. Spark's readers do not know these."""
 
 FILE_SOURCE_OPTIONS: frozenset[str] = FILE_STREAM_OPTIONS | {
     # Which files there are. Spark's own streams refuse modifiedBefore and modifiedAfter.

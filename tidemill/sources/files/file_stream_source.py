@@ -17,11 +17,10 @@ from tidemill.batches.batch import AdmissionLimit, Offset, OffsetRange, RangeSiz
 from tidemill.batches.source import SourceRuntime
 from tidemill.batches.table_source import SparkFilesSource
 from tidemill.checkpoint.compact_log import CompactLogSettings
-from tidemill.common.options import Options
 from tidemill.errors import CheckpointError, SourceError
 from tidemill.sources.files.directory import FoundFile
 from tidemill.sources.files.file_place import FilePlace
-from tidemill.sources.files.file_stream_options import FILE_STREAM_OPTIONS, FileStreamOptions
+from tidemill.sources.files.file_stream_options import FileStreamOptions
 from tidemill.sources.files.seen_files import SeenFiles
 from tidemill.sources.files.spark_file_log import FileEntry, SparkFileLog
 from tidemill.sources.record_size import RecordSize
@@ -63,10 +62,9 @@ class FileStreamSource(SparkFilesSource):
         self.format_name = format_name
         self._sc = spark_context
         self._schema = schema
-        self._reader_options = Options(options)
         conf = SessionConf(SparkSession.getActiveSession() or SparkSession(spark_context))
         zone = str(conf.get(TIME_ZONE) or "UTC")
-        self._options = FileStreamOptions.parse(self._reader_options, format_name, zone)
+        self._options = FileStreamOptions.parse(options, format_name, zone)
         self._place = FilePlace(spark_context, path, self._options)
         if not self._place.exists():
             raise SourceError(
@@ -93,19 +91,6 @@ class FileStreamSource(SparkFilesSource):
 
     def description(self) -> str:
         return f"FileStreamSource[{self._place.name}]"
-
-    def reader_options(self) -> dict[str, str]:
-        """Return the options with which Spark's reader reads :meth:`files`: all but those of the stream.
-
-        With ``basePath`` the reader finds the columns of partitions in the paths of single files.
-        """
-        # The listing has checked the times: a file that is touched before it is read still belongs here.
-        ours = {*FILE_STREAM_OPTIONS, "modifiedBefore", "modifiedAfter"}
-        options = self._reader_options.without(ours)
-        base = self._place.base_path()
-        if base is not None:
-            options.setdefault("basePath", base)
-        return dict(options)
 
     def start(self, runtime: SourceRuntime) -> None:
         self._runtime = runtime

@@ -17,6 +17,7 @@ from tidemill.common.temporary_folder import temporary_folder
 from tidemill.errors import UnsupportedError
 from tidemill.spark.compiler.catalyst import Catalyst, Node
 from tidemill.spark.compiler.placeholder import SOURCE_OPTION
+from tidemill.spark.files.file_formats import FILE_STREAM_OPTIONS
 
 _FETCH = "tidemill_fetch"
 _TEMPLATES = "template"
@@ -193,22 +194,14 @@ class FileRelations:
 
 # Options that choose the files of a stream. A read of chosen files must not choose again.
 _STREAM_OPTIONS = frozenset(
-    {
-        "path",
-        SOURCE_OPTION.lower(),
-        "maxfilespertrigger",
-        "maxbytespertrigger",
-        "latestfirst",
-        "maxfileage",
-        "filenameonly",
-        "cleansource",
-        "sourcearchivedir",
-        "maxcachedfiles",
-        "discardcachedinputratio",
-        "pathglobfilter",
-        "modifiedbefore",
-        "modifiedafter",
-    }
+    name.lower()
+    for name in (
+        *FILE_STREAM_OPTIONS,
+        SOURCE_OPTION,
+        "pathGlobFilter",
+        "modifiedBefore",
+        "modifiedAfter",
+    )
 )
 
 

@@ -17,6 +17,22 @@ _CLASSES = {
     "xml": "org.apache.spark.sql.catalyst.xml.XmlOptions",
 }
 
+FILE_STREAM_OPTIONS: frozenset[str] = frozenset(
+    {
+        "path",
+        "maxFilesPerTrigger",
+        "maxBytesPerTrigger",
+        "latestFirst",
+        "maxFileAge",
+        "fileNameOnly",
+        "cleanSource",
+        "sourceArchiveDir",
+        "maxCachedFiles",
+        "discardCachedInputRatio",
+    }
+)
+"""Options that say which files a batch takes, and what happens to them. Spark's readers do not know these."""
+
 
 def format_options(session: SparkSession, format: str) -> frozenset[str] | None:
     """Return the options that Spark lists for a format, for reading and writing, or None without a list."""
