@@ -9,14 +9,20 @@ What you call is in the modules of this folder: ``attach`` puts ``reader``, ``wr
 in the place of PySpark's, ``formats`` finds the source of a format, and ``query`` is the handle of a started
 query. The rest is in two rooms::
 
-    execution/   runs a query: what it is (query_spec, checked_query), its thread (stream_execution,
-                 micro_batch_execution), when batches run (triggers), what they read (query_sources,
-                 query_receivers), what runs on a batch (query_pipeline, query_plans, operator_states,
-                 watermark), all that is taken and given back (query_resources), what is reported
-                 (batch_progress), what is in the checkpoint (checkpoint/), and the end of the program
-                 (query_shutdown)
-    verify/      runs a stream as a batch: query.verify() (verifier, comparison, report), and df.show() on a
-                 stream (batch_reads, snapshot)
+    execution/   runs a query
+        query_spec, checked_query                   what the writer asked for, and whether it can run
+        micro_batch_execution, stream_execution     its thread and its lifecycle
+        triggers                                    when batches run
+        query_resources                             everything that a run acquires and releases
+        query_sources, query_receivers              what a batch reads
+        query_pipeline, query_plans                 what runs on a batch
+        operator_states, watermark                  what stays from batch to batch
+        batch_progress                              what listeners hear of a batch
+        query_shutdown                              how queries stop when the program ends
+        checkpoint/                                 where the checkpoint is, and whether it fits the query
+    verify/      runs a stream as a batch
+        verifier, comparison, report                query.verify()
+        batch_reads, snapshot                       df.show() and other actions on a stream
 """
 
 from typing import TYPE_CHECKING, Any

@@ -26,8 +26,7 @@ __all__ = ["QueryExecution", "StreamingQuery"]
 class QueryExecution(Protocol):
     """Runs one query. :class:`tidemill.sql.query_manager.StreamingQueryManager` makes it::
 
-        MicroBatchExecution(session, df, name, checkpoint_location, sink, output_mode, trigger, options,
-                            clock, bus, on_terminated)
+        MicroBatchExecution(spec, bus, on_terminated)
 
     The constructor compiles the query and refuses a query that cannot run. It acquires nothing that must be
     released, because :meth:`start` may never be called. The manager announces the query

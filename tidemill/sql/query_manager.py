@@ -44,7 +44,7 @@ STOP_TIMEOUT_S = 30.0
 logger = logging.getLogger(__name__)
 
 ExecutionFactory = Callable[[QuerySpec, ListenerBus, Callable[[Any], None]], QueryExecution]
-"""``MicroBatchExecution``, or what takes its place in a test."""
+"""``MicroBatchExecution``, or the class that a test puts in its place."""
 
 
 class _CheckpointLocks:

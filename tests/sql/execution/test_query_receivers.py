@@ -108,7 +108,7 @@ def test_a_stateful_query_over_a_socket_goes_on(spark: SparkSession, tmp_path: P
                 ),
                 "the lines",
             )
-            with pytest.raises(UnsupportedError, match="socket-receiver stream has given is gone"):
+            with pytest.raises(UnsupportedError, match="input of a socket-receiver stream is gone"):
                 query.verify()
             query.stop()
             connection.close()

@@ -341,7 +341,7 @@ def test_what_cannot_be_compared_is_refused(spark: SparkSession, orders: MemoryS
             connection.sendall(b"a\n")
             while not query.lastProgress or not query.lastProgress.numInputRows:
                 query.processAllAvailable()
-            with pytest.raises(UnsupportedError, match="socket stream has given is gone"):
+            with pytest.raises(UnsupportedError, match="input of a socket stream is gone"):
                 query.verify()
             connection.close()
 

@@ -22,10 +22,10 @@ from tidemill.spark.session.job_properties import is_stopped
 from tidemill.spark.session.settings import propagate_settings, state_partitions
 from tidemill.spark.session.shipping import ship_package
 from tidemill.sql.execution.checkpoint.checks import (
+    require_no_batches,
+    require_no_spark_state,
     require_no_state,
-    require_no_state_of_sparks,
     require_same_sources,
-    require_state,
 )
 from tidemill.sql.execution.checkpoint.query_plan import (
     QueryPlan,
@@ -104,9 +104,9 @@ class QueryResources:
         self._known_plan = read_plan(storage)
         if self._known_plan is None:
             require_no_state(storage, logged)
-            require_no_state_of_sparks(storage)
+            require_no_spark_state(storage)
             if self._query.is_stateful:
-                require_state(storage, logged)
+                require_no_batches(storage, logged)
 
     def _open_receivers(self, bus: ListenerBus) -> None:
         self.receivers = QueryReceivers.of(

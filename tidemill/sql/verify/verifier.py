@@ -48,7 +48,7 @@ def verify_query(query: CheckedQuery, query_id: str, late_rows: int) -> Verifica
     if query.outline.reads_the_clock:
         raise UnsupportedError(
             "verify() cannot compare a query that asks for the time (current_timestamp(), now()): each "
-            "batch has had its own time"
+            "batch had a time of its own"
         )
     columns = compared_columns(query.spec.df)
     storage = open_storage(query.spec.checkpoint)
@@ -74,7 +74,7 @@ def verify_query(query: CheckedQuery, query_id: str, late_rows: int) -> Verifica
                 expected, results, last_batch, late_rows, columns.positions, columns.distinct
             )
     except LookupError as error:  # a source no longer has the rows
-        raise UnsupportedError(f"verify() cannot read again what was consumed: {error}") from error
+        raise UnsupportedError(f"verify() cannot read the consumed input again: {error}") from error
     except PySparkException as error:
         raise UnsupportedError(
             f"verify() cannot compute the query as a batch: {user_traceback(error)}"
@@ -87,8 +87,8 @@ def _require_rereadable(sources: QuerySources) -> None:
     for each in sources.sources:
         if not each.source.replayable or isinstance(each.source, TrackedBlocksSource):
             raise UnsupportedError(
-                f"verify() reads everything again that the query has consumed, and what a "
-                f"{each.definition.format} stream has given is gone once it is processed"
+                f"verify() reads again everything that the query has consumed, and the input of a "
+                f"{each.definition.format} stream is gone once it is processed"
             )
 
 

@@ -17,7 +17,7 @@ SPARK_STATE_FOLDER = "state"
 """Where Spark describes each operator: ``state/0/_metadata/metadata``, JSON after a version line."""
 
 
-def require_no_state_of_sparks(storage: Storage) -> None:
+def require_no_spark_state(storage: Storage) -> None:
     """Refuse a checkpoint without our plan that has state of Spark's, in files that only Spark reads."""
     for operator in storage.list(SPARK_STATE_FOLDER):
         try:
@@ -51,8 +51,8 @@ def require_no_state(storage: Storage, logged: LoggedBatches) -> None:
         )
 
 
-def require_state(storage: Storage, logged: LoggedBatches) -> None:
-    """Refuse a query with state a checkpoint without a plan: its batches have kept no state."""
+def require_no_batches(storage: Storage, logged: LoggedBatches) -> None:
+    """Refuse a checkpoint that has batches but no plan, for a query with state: those batches kept none."""
     if logged.offsets:
         raise CheckpointError(
             f"{storage.uri} is the checkpoint of a query without state, which has run {len(logged.offsets)} "
