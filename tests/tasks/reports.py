@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from tidemill.tasks.file_records import (
-    ReadReport,
-)
+from tidemill.tasks.file_records import ReadReport
 
 
 class Report:
-    """What an accumulator does, without Spark."""
+    """An accumulator of read reports that needs no Spark."""
 
     def __init__(self) -> None:
         self.value = ReadReport()

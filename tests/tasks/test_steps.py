@@ -1,4 +1,4 @@
-"""The steps that tasks run, on plain iterators: what a query's user sees of them, batch by batch."""
+"""The steps that tasks run, on plain iterators: the rows and reports of each batch."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def executor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     restart_process()
 
 
-class Told:
-    """An accumulator, as a task sees it, and as the driver does."""
+class ReportAccumulator:
+    """An accumulator, as tasks and the driver see it."""
 
     def __init__(self) -> None:
         self.value: Reports = {}
@@ -59,7 +59,7 @@ def place_of(key: Any) -> int:
 class Operator:
     """The driver and Spark around the steps of one operator."""
 
-    steps: Callable[[Told], list[StateStep]]
+    steps: Callable[[ReportAccumulator], list[StateStep]]
     merge: Callable[[list[Any]], Any] | None = None
     key_count: int = 1
     partitions: int = PARTITIONS
@@ -82,7 +82,7 @@ class Operator:
         is_replay: bool = False,
         keys: Callable[[tuple[Any, ...]], Any] | None = None,
     ) -> list[tuple[Any, ...]]:
-        """One batch; what comes out of it, sorted."""
+        """Run one batch, and return its rows, sorted."""
         context = BatchContext.from_json(
             BatchContext(
                 self.batch_id,
@@ -95,20 +95,22 @@ class Operator:
             ).to_json()
         )
         key_of = keys or (lambda row: row[: self.key_count])
-        told = Told()
+        accumulator = ReportAccumulator()
         out: list[tuple[Any, ...]] = []
         placed: dict[int, list[tuple[Any, ...]]] = {p: [] for p in range(self.partitions)}
         for row in rows:
             placed[place_of(key_of(row)) if self.partitions > 1 else 0].append(row)
         if single:
             together = [(*row, place) for place, mine in placed.items() for row in mine]
-            out += self._task(together, schema, context, 0, told, rows_at_once)
+            out += self._task(together, schema, context, 0, accumulator, rows_at_once)
         else:
             for place, mine in placed.items():
-                out += self._task(mine, schema, context, place, told, rows_at_once)
+                out += self._task(mine, schema, context, place, accumulator, rows_at_once)
         if commit and not is_replay:
-            self.reports = take_state_reports(told.value, "op", self.batch_id, self.partitions)
-            assert told.value == {}
+            self.reports = take_state_reports(
+                accumulator.value, "op", self.batch_id, self.partitions
+            )
+            assert accumulator.value == {}
             self.versions = tuple(
                 report.version or old
                 for report, old in zip(self.reports, self.versions, strict=True)
@@ -116,7 +118,7 @@ class Operator:
             self.batch_id += 1
             self.late_ms = evict_ms
         else:
-            assert not is_replay or told.value == {}
+            assert not is_replay or accumulator.value == {}
         return sorted(out, key=repr)
 
     def _task(
@@ -125,13 +127,13 @@ class Operator:
         schema: pa.Schema,
         context: BatchContext,
         place: int,
-        told: Told,
+        accumulator: ReportAccumulator,
         rows_at_once: int,
     ) -> list[tuple[Any, ...]]:
-        # As they arrive at an executor.
-        steps: list[StateStep] = cloudpickle.loads(cloudpickle.dumps(self.steps(told)))
+        # Pickled and unpickled, as steps arrive at an executor.
+        steps: list[StateStep] = cloudpickle.loads(cloudpickle.dumps(self.steps(accumulator)))
         for step in steps:
-            step._reports = told  # type: ignore[assignment]
+            step._reports = accumulator  # type: ignore[assignment]
         if context.single:
             schema = schema.append(pa.field("p", pa.int32(), nullable=False))
         for number, step in enumerate(steps):
@@ -196,10 +198,14 @@ def counts(
 ) -> Operator:
     state = state_in(folder, event_time is not None and mode != "complete")
 
-    def steps(told: Any) -> list[StateStep]:
+    def steps(accumulator: Any) -> list[StateStep]:
         return [
-            AggregateRestoreStep("run", state, schema, key_count, partitions, event_time, told),
-            AggregateSaveStep("run", state, schema, key_count, partitions, mode, event_time, told),
+            AggregateRestoreStep(
+                "run", state, schema, key_count, partitions, event_time, accumulator
+            ),
+            AggregateSaveStep(
+                "run", state, schema, key_count, partitions, mode, event_time, accumulator
+            ),
         ]
 
     return Operator(steps, merge, key_count, partitions)
@@ -233,7 +239,7 @@ def test_complete_mode_gives_all_keys(tmp_path: Path, single: bool) -> None:
     everything = [("a", 14, "x"), ("bb", 2, "y"), ("ccc", 5, "new"), (None, 7, None)]
     assert operator.run(SECOND, COUNTS, single=single) == sorted(everything, key=repr)
     versions = operator.versions
-    # Also when nothing comes, and then nothing is written.
+    # A batch without rows gives all keys as well, and writes nothing.
     assert operator.run([], COUNTS, single=single) == sorted(everything, key=repr)
     assert [report.version for report in operator.reports] == [None, None]
     assert operator.versions == versions
@@ -247,7 +253,7 @@ def test_a_batch_may_run_many_times(tmp_path: Path) -> None:
     restart_process()
     assert operator.run(SECOND, COUNTS, commit=False) == once
     assert operator.run(SECOND, COUNTS, single=True) == once
-    # Batches after it build upon the attempt that was committed.
+    # The next batch builds upon the attempt that was committed.
     assert operator.run([("a", 1, "")], COUNTS) == [("a", 15, "x")]
 
 
@@ -292,12 +298,12 @@ def test_floats_that_are_one_group_to_spark_are_one_key(tmp_path: Path) -> None:
 
 
 def window(end_ms: int | None) -> dict[str, int] | None:
-    """Of ten milliseconds, in microseconds."""
+    """Return a window of ten milliseconds, in microseconds."""
     return None if end_ms is None else {"start": (end_ms - 10) * 1000, "end": end_ms * 1000}
 
 
 def plain(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    """Windows by their end in milliseconds."""
+    """Return the rows with each window as its end in milliseconds."""
     return sorted(
         ((None if w is None else round(w["end"].timestamp() * 1000), *rest) for w, *rest in rows),
         key=repr,
@@ -328,7 +334,7 @@ def test_append_mode_gives_windows_when_the_watermark_has_passed_them(
     ten, twenty, thirty, unknown = window(10), window(20), window(30), window(None)
     assert run([(ten, "a", 1), (twenty, "bb", 1), (unknown, "a", 1)], None) == []
     assert operator.keys_total == 3
-    # A window is over when the watermark is at its end. Rows of this batch for it count.
+    # A window closes when the watermark reaches its end. Rows of this batch still count for it.
     assert run([(ten, "a", 1), (ten, "new", 1), (thirty, "a", 1)], 10) == [
         (10, "a", 2),
         (10, "new", 1),
@@ -434,10 +440,10 @@ def distinct(
 ) -> Operator:
     state = state_in(folder, keys_expire(event_time, key_indexes, within_us))
 
-    def steps(told: Any) -> list[StateStep]:
+    def steps(accumulator: Any) -> list[StateStep]:
         return [
             DeduplicateStep(
-                "run", state, VISITS, key_indexes, PARTITIONS, event_time, within_us, told
+                "run", state, VISITS, key_indexes, PARTITIONS, event_time, within_us, accumulator
             )
         ]
 
@@ -469,7 +475,7 @@ def test_keys_with_an_event_time_are_forgotten(tmp_path: Path) -> None:
     operator = distinct(tmp_path, (0, 1), EventTimeColumn(1))
     rows = [("a", 10_000, 1), ("a", 20_000, 2), ("a", 10_000, 3), ("a", None, 4)]
     assert pages(operator.run(rows, VISITS)) == [1, 2, 4]
-    # Not late yet, though it is forgotten at the end of this batch.
+    # The row is not late yet, but its key is forgotten at the end of this batch.
     rows = [("a", 10_000, 5), ("bb", 9_000, 6), ("bb", 9_000, 7)]
     assert pages(operator.run(rows, VISITS, evict_ms=15)) == [6]
     assert operator.keys_total == 2
@@ -514,8 +520,8 @@ def test_a_task_reads_its_splits_and_counts_rows_once() -> None:
             "y": {"n": pa.array([2, 3]), "s": pa.array(["b", None], pa.large_string())},
         },
     )
-    told = Told()
-    step = FetchStep("run", "s", source, told)  # type: ignore[arg-type]
+    accumulator = ReportAccumulator()
+    step = FetchStep("run", "s", source, accumulator)  # type: ignore[arg-type]
     context = BatchContext(4, 0, splits={"s": [["x", "y"], [], ["y"]], "other": [["z"]]})
     for _ in range(2):
         rows = [row for batch in step.run(context, 0) for row in batch.to_pylist()]
@@ -523,8 +529,8 @@ def test_a_task_reads_its_splits_and_counts_rows_once() -> None:
         assert list(step.run(context, 1)) == []
         assert sum(batch.num_rows for batch in step.run(context, 2)) == 2
         assert list(step.run(context, 3)) == []
-    assert take_rows(told, "s", 4) == 5  # type: ignore[arg-type]
-    assert told.value == {}
+    assert take_rows(accumulator, "s", 4) == 5  # type: ignore[arg-type]
+    assert accumulator.value == {}
 
 
 @pytest.mark.parametrize(

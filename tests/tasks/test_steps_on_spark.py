@@ -1,4 +1,4 @@
-"""The steps in the tasks of a real Spark: local properties reach them, and their reports the driver."""
+"""The steps in the tasks of a real Spark: local properties reach the tasks, and reports reach the driver."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MINUTE_US = 60_000_000
 
 
 class World:
-    """A query by hand: the same functions for every batch, and local properties that say which."""
+    """A query made by hand: the same functions for every batch, which learn of it by local properties."""
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
         self.spark = spark
@@ -55,7 +55,7 @@ class World:
             **fields,
         )
         context.publish(self.sc, RUN)
-        # Planned anew: Spark does not run stages again whose output it has.
+        # select("*") plans anew: Spark would not run stages again whose output it has.
         return sorted(map(tuple, query.select("*").collect()), key=repr)
 
     def commit(self) -> Any:
@@ -79,7 +79,7 @@ def world(spark: SparkSession, tmp_path: Path) -> Iterator[World]:
 
 
 class Minutes(Numbers):
-    """``(k, t)`` ten times in each split: two keys, one window for each batch."""
+    """Gives ten rows ``(k, t)`` in each split: two keys, one window for each batch."""
 
     def __init__(self) -> None:
         super().__init__("k string, t timestamp", {})
@@ -99,7 +99,7 @@ def stream(world: World, tasks: int = PARTITIONS) -> DataFrame:
 
 
 def counted(world: World, mode: str, single: bool) -> DataFrame:
-    """As the compiler has it, with Spark's own functions around the steps."""
+    """Return a plan like the compiler's, with Spark's own functions around the steps."""
     tasks = 1 if single else PARTITIONS
     keyed = (
         stream(world, tasks)
@@ -137,7 +137,7 @@ def test_an_aggregation_batch_by_batch(world: World, single: bool) -> None:
     assert take_rows(world.rows, "numbers", 0) == 2 * each
     reports = world.commit()
     assert sum(report.keys_total for report in reports) == 2
-    # Everything runs twice; the first report counts.
+    # The batch runs twice; the first report counts.
     for _ in range(2):
         rows = world.run(query, tasks, single=single, evict_ms=60_000)
         assert totals(rows) == [(1, "a", each), (1, "b", each)]
@@ -179,7 +179,7 @@ def test_tasks_that_are_not_those_of_the_state_are_refused(world: World) -> None
     states = rows.repartition(PARTITIONS, "k").mapInArrow(step, "k string, t timestamp")
     with pytest.raises(PythonException, match="has shifted the tasks"):
         world.run(rows.union(states))
-    # Several partitions in one task look like one: nobody has reported the other.
+    # If one task runs both partitions, it works on one state partition: the other is not reported.
     world.run(states.coalesce(1))
     with pytest.raises(IllegalStateError, match="no task has reported the state"):
         world.commit()

@@ -1,4 +1,4 @@
-"""Every aggregate function that Spark has gives over a stream what it gives over a table."""
+"""Every aggregate function of Spark gives the same result over a stream as over a table."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ OBJECTS = {
     "collect_list": "sort_array(collect_list(n))",
     "collect_set": "sort_array(collect_set(i))",
     "collect_union": "sort_array(collect_union(array(i, 1)))",
-    # Which bins are joined depends on how the rows are spread, in a batch as well.
+    # Which bins are joined depends on how the rows are spread over tasks, also in a batch query.
     "histogram_numeric": "aggregate(histogram_numeric(i, 5), 0d, (a, bin) -> a + bin.y)",
     "listagg": "listagg(s, ',') within group (order by s)",
     "max_by": "max_by(s, n)",
@@ -98,7 +98,7 @@ OBJECTS = {
     "vector_avg": "transform(vector_avg(v), x -> round(x, 4))",
     "vector_sum": "vector_sum(v)",
 }
-# What makes sketches, and in MERGED what joins the sketches of rows.
+# Functions that make sketches; those in MERGED join the sketches of rows.
 SKETCHES = {
     "approx_top_k": "approx_top_k(i, 3)",
     "approx_top_k_accumulate": "approx_top_k_estimate(approx_top_k_accumulate(i), 2)",
@@ -135,7 +135,7 @@ SKETCH_COLUMNS = {
     "tuple_d": "tuple_sketch_agg_double(id, cast(id as double))",
     "tuple_i": "tuple_sketch_agg_integer(id, cast(id as int))",
 }
-# Not functions of the rows of a group.
+# Functions that are not functions of the rows of a group.
 OTHERS = {
     "grouping": "of a grouping set: see the cube of test_stream_equals_batch.py",
     "grouping_id": "of a grouping set: see the cube of test_stream_equals_batch.py",
@@ -147,7 +147,7 @@ WINDOW_FUNCTIONS = {
 
 
 def aggregate_functions(spark: SparkSession) -> set[str]:
-    """All that the registry has, by the class behind them."""
+    """Return all aggregate functions of Spark's registry, found by their classes."""
     jvm: Any = spark.sparkContext._jvm
     registry = spark._jsparkSession.sessionState().functionRegistry()
     aggregate = "org.apache.spark.sql.catalyst.expressions.aggregate.AggregateFunction"
@@ -169,7 +169,7 @@ def test_no_aggregate_function_of_spark_is_forgotten(spark: SparkSession) -> Non
 
 
 def rows_of(batch: int) -> list[Any]:
-    """Six rows, the same every time, with nulls in all columns but the last."""
+    """Return six rows, the same every time, with nulls in all columns but the last."""
     rows = []
     for n in range(batch * 6, batch * 6 + 6):
         row = [
@@ -193,7 +193,7 @@ def rows_of(batch: int) -> list[Any]:
 
 
 def by_column(rows: Counter[Any]) -> dict[str, list[str]]:
-    """The values of each column, in the order of the keys."""
+    """Return the values of each column, in the order of the keys."""
     columns: dict[str, list[str]] = {}
     for row in sorted(rows.elements(), key=repr):
         for name, value in row:
@@ -238,7 +238,7 @@ def test_equal_to_the_batch(
 
 
 def test_strings_as_buffers(spark: SparkSession, tmp_path: Path) -> None:
-    """Which Spark aggregates by sorting."""
+    """Spark aggregates them by sorting."""
     calls = {"min": "min(s)", "max": "max(s)", "first": "first(s, true)", "max_x": "max(x)"}
     check(spark, COLUMNS, calls, rows_of, tmp_path, "k")
 

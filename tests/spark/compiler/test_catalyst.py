@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 from tidemill.errors import UnsupportedError
-from tidemill.spark.compiler.batch_output import PlannedBatch
+from tidemill.spark.compiler.batch_output import ComputedOutput
 from tidemill.spark.compiler.batch_time import BatchTime
 from tidemill.spark.compiler.catalyst import Catalyst
 from tidemill.spark.compiler.compiled_plan import CompiledPlan
@@ -346,7 +346,7 @@ def test_a_final_aggregation_stands_over_a_partial_one(
     assert names == ["StateStoreSaveExec", "StateStoreRestoreExec"]
     for part in (chain, merge_all, merge_new, merge_new.child()):
         assert c.name(part) in AGGREGATES
-        # Positions that are changed in copies of them.
+        # The positions of the parameters that a copy changes.
         assert part.productElement(1) in (True, False)
         assert part.productElement(7).equals(part.resultExpressions())
         assert part.productElement(8).equals(part.child())
@@ -443,7 +443,7 @@ def test_distinct_aggregates_are_computed_from_sets(c: Catalyst, spark: SparkSes
 
 
 def random_numbers(batches: Any) -> Any:
-    """One row in each task: never the same row twice."""
+    """Give one row in each task, never the same row twice."""
     for _ in batches:
         pass
     columns = [pa.array([None], pa.timestamp("us", "UTC")), pa.array(["a"]),
@@ -482,9 +482,9 @@ def test_the_rows_of_a_batch_are_a_dataframe_for_its_sink(
     spark: SparkSession, streaming: DataFrame
 ) -> None:
     compiled = compiled_from(streaming.select("k"))
-    output = PlannedBatch(spark, compiled.for_batch({}), 0, False, must_run_once=True)
+    output = ComputedOutput(spark, compiled.for_batch({}), 0, False, must_run_once=True)
     assert output.collected().collect() == [Row(k="a"), Row(k="a")]
-    output = PlannedBatch(spark, compiled.for_batch({}), 1, False, must_run_once=True)
+    output = ComputedOutput(spark, compiled.for_batch({}), 1, False, must_run_once=True)
     assert output.dataframe().collect() == [Row(k="a"), Row(k="a")]
     output.done()
 
@@ -508,7 +508,7 @@ def test_a_watermark_is_observed(
     table = spark.sql(f"SELECT {time} t UNION ALL SELECT null")
     column = c.items(analyzed(table).output())[0]
     plan, spec = observed(c, _Watermark(node, column), analyzed(table), 0)
-    assert spec == WatermarkSpec("tidemill.watermark.0", "t", 90_000)
+    assert spec == WatermarkSpec("tidemill.watermark.0", 90_000)
     execution = c.dataset(plan).queryExecution()
     physical = execution.executedPlan()
     physical.executeCollectPublic()

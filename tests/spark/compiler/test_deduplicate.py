@@ -1,4 +1,4 @@
-"""``dropDuplicates``, ``distinct`` and their like: of equal keys the first row passes, once and for all."""
+"""``dropDuplicates``, ``distinct`` and the like: only the first row of a key ever passes."""
 
 from __future__ import annotations
 

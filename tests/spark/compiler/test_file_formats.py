@@ -22,7 +22,7 @@ XML = "<all><row><n>1</n><word>a</word></row><row><n>2</n><word>b</word></row></
 
 
 class Files:
-    """A directory of input, and a query over it that ends when it has read all of it."""
+    """A directory of input, and a query over it that ends when it has read everything."""
 
     def __init__(self, spark: SparkSession, root: Path) -> None:
         self.spark = spark
@@ -40,7 +40,7 @@ class Files:
         return path
 
     def run(self, df: DataFrame, **trigger: Any) -> list[Any]:
-        """The rows of each batch, one list for each."""
+        """Return a list of rows for each batch."""
         batches: list[Any] = []
         writer = df.writeStream.trigger(**(trigger or {"availableNow": True}))
         writer = writer.option("checkpointLocation", str(self.root / "checkpoint"))
@@ -136,7 +136,7 @@ def test_a_pattern_of_paths(files: Files) -> None:
 
 
 def test_partition_columns_that_appear_later(files: Files) -> None:
-    """The schema names the column; files that came before its directories had it empty."""
+    """The schema has the partition column; it is null for files from before there were partitions."""
     df = files.spark.readStream.schema("n int, day int").csv(str(files.input))
     files.put("a.csv", "1,7\n")
     assert [[tuple(r) for r in batch] for batch in files.run(df)] == [[(1, 7)]]
@@ -172,7 +172,7 @@ def test_limits_of_a_batch(files: Files) -> None:
     assert files.texts(by_size) == [["5", "6", "7"], ["8"]]
     files.put("9", "9\n")
     files.put("10", "10\n")
-    # Once: everything in one batch, whatever the limits say.
+    # Trigger Once takes everything in one batch, whatever the limits are.
     assert files.texts(one_by_one, once=True) == [["10", "9"]]
 
 
@@ -184,7 +184,7 @@ def test_the_newest_file_first(files: Files) -> None:
 
 
 def test_files_that_are_too_old_are_left_out(files: Files) -> None:
-    """Age is counted from the newest file, not from now."""
+    """The age of a file is relative to the newest file, not to now."""
     reader = files.spark.readStream.option("maxFileAge", "1h")
     files.put("new", "new\n", age_s=86_400)
     assert files.texts(reader) == [["new"]]

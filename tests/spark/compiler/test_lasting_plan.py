@@ -1,4 +1,4 @@
-"""Batches that run the very same plan again, as the sinks that only compute or collect rows let them."""
+"""Batches that run the very same plan again: those of sinks that only compute or collect rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a query observes of its rows, in the progress of each batch."""
+"""Metrics that a query observes, in the progress of each batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A stream joined with tables: every kind of join that can be answered row by row."""
+"""A stream joined with tables: every kind of join that gives its rows row by row."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ VALUES: list[list[Any]] = [
 
 @dataclass(frozen=True)
 class Run:
-    """How a query meets its rows: the pattern of plans is repeated; some batches come after a restart."""
+    """How a query runs: which plan each batch takes, as a repeated pattern, and after which it restarts."""
 
     batches: list[list[Any]]
     parallel: tuple[bool, ...]
@@ -196,7 +196,7 @@ def stateless(df: DataFrame) -> DataFrame:
 
 
 def spread(df: DataFrame) -> DataFrame:
-    """Wherever the user wants the rows to be, state stays where it is."""
+    """However the user repartitions the rows, state stays in its partitions."""
     table = df.sparkSession.range(3).repartition(3)
     rows = df.repartition(3).dropDuplicates(["k", "i"]).coalesce(1).crossJoin(table)
     counted = rows.repartitionByRange(3, "i").groupBy("k").agg(F.sum("i").alias("n"))
@@ -286,7 +286,7 @@ class Died(Exception):
 
 @pytest.mark.parametrize("parallel", [False, True], ids=["one task", "parallel"])
 def test_a_batch_has_one_time(parallel: bool, spark: SparkSession, tmp_path: Path) -> None:
-    """Also when it runs again: rows that ask for the time get that of the batch, which is in its log."""
+    """Rows that ask for the time get that of the batch, from its log, also when the batch runs again."""
 
     def operation(df: DataFrame) -> DataFrame:
         return df.select(

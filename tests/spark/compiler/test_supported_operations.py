@@ -1,4 +1,4 @@
-"""What is refused, in which output mode, and what the message says; compared with Spark's own rules."""
+"""Which operations are refused, in which output mode, with which message; compared with Spark's own rules."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ OPERATIONS: dict[str, Callable[[DataFrame], DataFrame]] = {
     "lateral join": sql("SELECT * FROM checked, LATERAL (SELECT checked.n + 1 AS m)"),
 }
 
-# What Spark accepts and we refuse. Whoever makes one of them work takes it off the list.
+# Operations that Spark accepts and we refuse. Once one of them works, take it off the list.
 REFUSED_BY_US = {
     "session windows": {"append", "complete"},
     "aggregation of windows": {"append"},
@@ -168,17 +168,17 @@ REFUSED_BY_US = {
     "join of two streams": {"append", "update"},
     "join of two streams, left": {"append"},
     "applyInPandasWithState": {"append"},
-    # Spark does these batch by batch, which is not the answer of the batch query.
+    # Spark runs these batch by batch: the result is not that of the batch query.
     "subtract": {"append", "update"},
     "exceptAll": {"append", "update"},
     "applyInPandas": {"append", "update"},
     "cogroup": {"append", "update"},
-    # Of these Spark's state store refuses the first and the last, when the first batch runs.
+    # Spark's state store refuses the first and the last of these when the first batch runs.
     "groupBy a collation": {"update", "complete"},
     "groupBy a map": {"update", "complete"},
     "dropDuplicates of a collation": {"append", "update"},
 }
-# What we accept and Spark refuses.
+# Operations that we accept and Spark refuses.
 ACCEPTED_BY_US = {
     "count distinct": {"update", "complete"},
     "SELECT DISTINCT": {"append"},
@@ -220,7 +220,7 @@ def test_the_differences_to_spark_are_known(df: DataFrame) -> None:
     assert accepted == ACCEPTED_BY_US
 
 
-# The operation, the mode, how the message calls it, and what it tells to do instead.
+# The operation, the mode, its name in the message, and what the message tells to do instead.
 REFUSALS = [
     ("project", "complete", r"outputMode\('complete'\)", r"outputMode\('append'\), or aggregate"),
     ("union with a table", "append", "union of a stream and a static", "to the sink before"),

@@ -1,4 +1,4 @@
-"""State goes on with every row, whatever the operations after it care to read."""
+"""Every row gets into the state, also if the operations after it do not read it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BATCHES: list[list[Any]] = [
 
 
 def nothing(_: Iterator[Any]) -> Iterator[Any]:
-    """A function that does not look at what it is given."""
+    """A ``mapInArrow`` function that does not read its input."""
     yield from ()
 
 
@@ -74,7 +74,7 @@ CASES: dict[str, tuple[str, Any]] = {
 
 @pytest.fixture
 def empty(spark: SparkSession, tmp_path: Path) -> DataFrame:
-    """An empty table that the optimizer takes for a full one."""
+    """Return an empty table that the optimizer does not know to be empty."""
     path = str(tmp_path / "table")
     spark.createDataFrame([(1, 1)], "k int, other int").write.parquet(path)
     return spark.read.parquet(path).filter("other > 1")

@@ -1,4 +1,4 @@
-"""Which executor a Python worker belongs to, told from a process tree that the test has drawn."""
+"""Which executor a Python worker belongs to, found in a process tree that the test makes up."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SHELL = ["/bin/bash", "-c", "java --executor-id 12 --hostname node7"]
 
 
 def draw(proc: Path, *commands: list[str], name: str = "python3") -> int:
-    """A line of processes, the youngest first, as /proc shows it. Returns the id of the youngest."""
+    """Write a line of processes, the youngest first, as /proc shows it. Return the id of the youngest."""
     for index, command in enumerate(reversed(commands)):
         pid, parent = index + 1, index
         (proc / str(pid)).mkdir()

@@ -1,4 +1,4 @@
-"""The list of executors, from a status store that the test has made up."""
+"""The list of executors, from a status store that the test makes up."""
 
 from __future__ import annotations
 

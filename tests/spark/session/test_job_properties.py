@@ -1,4 +1,4 @@
-"""Names of jobs, and their end."""
+"""Cancelling the jobs of a group."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tidemill.spark.session.job_properties import cancel_jobs
 
 
 def test_a_job_that_is_about_to_start_is_cancelled_too(sc: SparkContext) -> None:
-    """Between the look at what runs and the start of a job there is always a moment."""
+    """A thread may start a job just after the running jobs were cancelled."""
     failures: list[str] = []
 
     def run() -> None:

@@ -1,4 +1,4 @@
-"""The session helper, in processes of their own: a Spark session is made once for each."""
+"""Making a session, each time in a process of its own: a process has only one Spark context."""
 
 from __future__ import annotations
 

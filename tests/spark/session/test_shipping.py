@@ -1,4 +1,4 @@
-"""A cluster whose executors do not have Tidemill installed."""
+"""Running on a cluster whose executors do not have Tidemill installed."""
 
 from __future__ import annotations
 

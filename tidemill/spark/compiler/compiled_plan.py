@@ -63,7 +63,7 @@ class CompiledPlan:
     ) -> None:
         self._c = catalyst
         self.jsession = jsession
-        self.template = executed
+        self._template = executed
         self.schema = schema
         self.watermarks = watermarks
         self.operators = operators
@@ -106,7 +106,7 @@ class CompiledPlan:
         """Return a plan that has not run yet, and put the scans of its files into ``scans``."""
         with self._c.active(self.jsession):
             if self._stream is None or self._is_all_stream:
-                return self.template.clone()
+                return self._template.clone()
             return self._renewed(self._stream, files or {}, {} if scans is None else scans)
 
     def lasting(self) -> tuple[Node, RowCounter] | None:
@@ -156,7 +156,7 @@ class CompiledPlan:
         )
 
     def explain(self) -> str:
-        return str(self.template.treeString())
+        return str(self._template.treeString())
 
 
 class ExecutablePlan:

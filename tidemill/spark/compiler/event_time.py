@@ -17,10 +17,9 @@ _METRIC = "tidemill.watermark."
 
 @dataclass(frozen=True)
 class WatermarkSpec:
-    """A ``withWatermark(column, delay)`` of the query, and the metric that observes it."""
+    """A ``withWatermark(column, delay)`` of the query, and the metric that observes its column."""
 
     metric: str
-    column: str
     delay_ms: int
 
 
@@ -81,7 +80,7 @@ def observed(
         c.alias(function.toAggregateExpression(), name) for name, function in functions.items()
     ]
     name = f"{_METRIC}{number}"
-    spec = WatermarkSpec(name, str(column.name()), delay_ms_of(c, watermark))
+    spec = WatermarkSpec(name, delay_ms_of(c, watermark))
     return c.logical.CollectMetrics(name, c.seq(metrics), child, 0), spec
 
 

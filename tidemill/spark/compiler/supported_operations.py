@@ -89,7 +89,7 @@ class StreamFacts:
     deduplicates: int = 0
 
     @classmethod
-    def of_children(cls, facts: list[StreamFacts]) -> StreamFacts:
+    def combined(cls, facts: list[StreamFacts]) -> StreamFacts:
         return cls(
             any(f.streaming for f in facts),
             sum(f.aggregates for f in facts),
@@ -117,7 +117,7 @@ class SupportedOperations:
 
     def _check(self, node: Node) -> StreamFacts:
         children = [self._check(child) for child in self._c.children(node)]
-        facts = StreamFacts.of_children(children)
+        facts = StreamFacts.combined(children)
         name = self._c.name(node)
         if name == "StreamingRelation":
             facts.streaming = True

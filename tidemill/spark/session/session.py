@@ -71,10 +71,8 @@ def session(
     merged.setIfMissing(MASTER, "local[*]")
     if workers_need_this_python(merged):
         os.environ["PYSPARK_PYTHON"] = sys.executable
-    if merged.get(APP_NAME) in (
-        None,
-        "pyspark-shell",
-    ):  # PySpark's name for an application without one
+    # PySpark calls an application without a name pyspark-shell.
+    if merged.get(APP_NAME) in (None, "pyspark-shell"):
         merged.setAppName("tidemill")
     return SparkSession.builder.config(conf=merged).getOrCreate()
 

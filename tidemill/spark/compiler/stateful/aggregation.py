@@ -41,7 +41,6 @@ class AggregateSpec:
     schema: StructType
     key_count: int
     partitions: int
-    single: bool
     event_time: EventTimeColumn | None
     # For people to read, and to tell whether a checkpoint belongs to the same query.
     keys: tuple[str, ...] = ()
@@ -109,7 +108,6 @@ class StatefulAggregation:
             c.schema_of(columns),
             key_count,
             self._partitions if keys else 1,
-            self._single,
             event_time_column(c, keys),
         )
         restore, save = self._steps(spec)

@@ -25,7 +25,6 @@ class DeduplicateSpec:
     schema: StructType
     key_indexes: tuple[int, ...]
     partitions: int
-    single: bool
     event_time: EventTimeColumn | None
     # How long dropDuplicatesWithinWatermark remembers a key after its event time; None for the others.
     within_ms: int | None
@@ -78,7 +77,6 @@ class StatefulDeduplication:
             c.schema_of(names),
             tuple(_index(ids, key.exprId()) for key in keys),
             self._partitions,
-            self._single,
             event_time,
             within_ms,
             column_descriptions(keys),
