@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -164,7 +164,7 @@ class StreamingQueryManager(PySparkStreamingQueryManager):
         self,
         df: DataFrame,
         *,
-        sink: Sink,
+        sinks: Sequence[Sink],
         name: str | None = None,
         output_mode: str = APPEND,
         trigger: Trigger | None = None,
@@ -195,7 +195,7 @@ class StreamingQueryManager(PySparkStreamingQueryManager):
                 df,
                 name,
                 location.uri,
-                (sink,),
+                tuple(sinks),
                 output_mode,
                 ProcessingTime(0) if trigger is None else trigger,
                 Options(options),

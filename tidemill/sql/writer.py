@@ -235,7 +235,7 @@ class DataStreamWriter(PySparkDataStreamWriter):
         manager: StreamingQueryManager = self._spark.streams  # type: ignore[assignment]
         return manager.start_query(
             self._df,
-            sink=sink,
+            sinks=[sink],
             name=self._query_name,
             output_mode=self._output_mode,
             trigger=self._trigger,

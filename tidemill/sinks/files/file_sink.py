@@ -169,6 +169,10 @@ class FileSink(Sink):
             raise
 
     def stop(self) -> None:
+        if self._runtime is not None and self._staged is not None:  # nobody will commit it
+            with suppress(OwnershipLostError), self._runtime.checkpoint.as_owner():
+                self._staged[1].undo()
+            self._staged = None
         if self._runtime is not None:
             StagedBatch.remove_empty_folders(self._target, self._runtime.query_id)
 

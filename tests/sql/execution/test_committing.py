@@ -1,0 +1,195 @@
+"""Which batches of a query are committed, and how a batch runs that was not."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark import TaskContext
+from pyspark.sql import DataFrame, SparkSession
+
+from tests.sql.batches import Batches, stopped_at_end
+from tests.waiting import wait_for
+from tidemill.batches import runner
+from tidemill.sql.query_errors import QueryFailedError
+from tidemill.testing import MemoryStream
+
+
+@pytest.fixture
+def numbers() -> Iterator[MemoryStream]:
+    stream = MemoryStream("n long", keep=True)
+    yield stream
+    stream.close()
+
+
+def read(spark: SparkSession, stream: MemoryStream) -> Any:
+    return spark.readStream.format(stream.name).load()
+
+
+def committed(checkpoint: Path) -> set[int]:
+    return {int(path.name) for path in (checkpoint / "commits").glob("*")}
+
+
+# -- stopping --------------------------------------------------------------------------------------
+
+
+class Swallowing:
+    """A function that runs a slow job, and goes on as if nothing had been when the job is cancelled."""
+
+    def __init__(self, gate: Path) -> None:
+        self.gate = gate
+        self.began = threading.Event()
+        self.swallowed = threading.Event()
+
+    def __call__(self, df: DataFrame, batch_id: int) -> None:
+        gate = str(self.gate)
+
+        def wait(rows: Any) -> Any:
+            import os
+            import threading as worker_threading
+
+            never = worker_threading.Event()
+            while not os.path.exists(gate):
+                never.wait(0.05)
+            return rows
+
+        self.began.set()
+        try:
+            df.rdd.mapPartitions(wait).count()
+        except Exception:
+            self.swallowed.set()
+
+
+def test_a_stop_does_not_commit_the_batch_that_it_cancels(
+    spark: SparkSession, numbers: MemoryStream, tmp_path: Path
+) -> None:
+    """Even if the user's function hides that its write was cancelled."""
+    checkpoint = tmp_path / "checkpoint"
+    numbers.add([(1,), (2,)])
+    swallowing = Swallowing(tmp_path / "gate")
+    query = Batches(on_batch=swallowing).start(read(spark, numbers), checkpoint)
+    assert swallowing.began.wait(60)
+    query.stop()
+    assert swallowing.swallowed.is_set()
+    assert query.exception() is None
+    assert committed(checkpoint) == set()
+    again = Batches()
+    query = again.start(read(spark, numbers), checkpoint)
+    with stopped_at_end(query):
+        query.processAllAvailable()
+    assert {n: sorted(row.n for row in rows) for n, rows in again.rows.items()} == {0: [1, 2]}
+
+
+def test_a_stop_inside_the_function_commits_its_batch(
+    spark: SparkSession, numbers: MemoryStream, tmp_path: Path
+) -> None:
+    checkpoint = tmp_path / "checkpoint"
+    numbers.add([(1,)])
+    batches = Batches()
+    batches.on_batch = lambda df, batch_id: batches.query.stop()
+    query = batches.query = batches.start(read(spark, numbers), checkpoint)
+    query.awaitTermination(60)
+    assert not query.isActive
+    assert committed(checkpoint) == {0}
+    numbers.add([(2,)])
+    again = Batches()
+    query = again.start(read(spark, numbers), checkpoint)
+    with stopped_at_end(query):
+        query.processAllAvailable()
+    assert {n: [row.n for row in rows] for n, rows in again.rows.items()} == {1: [2]}
+
+
+# -- running again ---------------------------------------------------------------------------------
+
+
+class Recorder:
+    """A writer that notes which rows came under which ids."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = str(folder)
+
+    def open(self, partition_id: int, epoch_id: int) -> bool:
+        self.key = f"{epoch_id}-{partition_id}"
+        self.rows: list[int] = []
+        return True
+
+    def process(self, row: Any) -> None:
+        self.rows.append(row.n)
+
+    def close(self, error: Any) -> None:
+        task = TaskContext.get()
+        assert task is not None
+        file = Path(self.folder) / f"{self.key}-{task.taskAttemptId()}"
+        file.write_text(json.dumps(sorted(self.rows)))
+
+    def seen(self) -> dict[str, list[list[int]]]:
+        """All that came under each epoch and partition, attempt by attempt."""
+        found: dict[str, list[list[int]]] = {}
+        for path in sorted(Path(self.folder).iterdir()):
+            key = path.name.rpartition("-")[0]
+            found.setdefault(key, []).append(json.loads(path.read_text()))
+        return found
+
+
+def rows_of(df: Any) -> Any:
+    return df
+
+
+def distinct_rows_of(df: Any) -> Any:
+    return df.dropDuplicates(["n"])
+
+
+@pytest.mark.parametrize("large", [False, True])
+@pytest.mark.parametrize("query_of", [rows_of, distinct_rows_of])
+def test_partition_and_epoch_mean_the_same_rows_after_a_crash(
+    spark: SparkSession,
+    numbers: MemoryStream,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    query_of: Callable[[Any], Any],
+    large: bool,
+) -> None:
+    """Whatever the restarted program would choose for a new batch, and wherever it runs."""
+    checkpoint = tmp_path / "checkpoint"
+    (tmp_path / "seen").mkdir()
+    recorder = Recorder(tmp_path / "seen")
+
+    def start() -> Any:
+        writer = query_of(read(spark, numbers)).writeStream.foreach(recorder)
+        return writer.option("checkpointLocation", str(checkpoint)).start()
+
+    numbers.add([(n,) for n in range(20)])
+    query = start()
+    query.processAllAvailable()
+
+    size = 50_000 if large else 20
+    crashed = threading.Event()
+
+    def crash(name: str) -> None:
+        if name == "batch.after-run" and not crashed.is_set():
+            crashed.set()
+            raise RuntimeError("the driver dies here")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(runner, "fault_point", crash)
+        numbers.add([(n,) for n in range(100, 100 + size)])
+        with pytest.raises(QueryFailedError, match="the driver dies here"):
+            query.awaitTermination(60)
+    assert committed(checkpoint) == {0}
+
+    with monkeypatch.context() as patched:
+        cores = spark.sparkContext.defaultParallelism
+        patched.setattr(type(spark.sparkContext), "defaultParallelism", cores + 3)
+        query = start()
+        with stopped_at_end(query):
+            query.processAllAvailable()
+    wait_for(lambda: committed(checkpoint) == {0, 1}, "the commit of the batch")
+    second = {key: rows for key, rows in recorder.seen().items() if key.startswith("1-")}
+    assert sorted(n for rows in second.values() for n in rows[0]) == list(range(100, 100 + size))
+    for key, attempts in second.items():
+        assert len(attempts) == 2, f"{key} came twice: before the crash and after it"
+        assert attempts[0] == attempts[1]
