@@ -10,8 +10,8 @@ from tidemill.checkpoint.storage import Storage
 
 def plan_batch(planner: BatchPlanner, time_ms: int, storage: Storage | None = None) -> Batch:
     """The next batch, as the runner makes it: planned, logged, and the beginning of the one after it."""
-    planned = planner.plan(time_ms)
+    plan = planner.plan(time_ms)
     if storage is not None:
-        BatchLog(storage).write_offsets(planned.batch.batch_id, planned.record)
-    planner.advance(planned)
-    return planned.batch
+        BatchLog(storage).write_offsets(plan.batch.batch_id, plan.record)
+    planner.advance(plan)
+    return plan.batch

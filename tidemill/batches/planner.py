@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from tidemill.batches.batch import (
@@ -21,13 +21,6 @@ from tidemill.checkpoint.batch_log import LoggedBatches, OffsetRecord
 from tidemill.checkpoint.source_log import INITIAL, SourceLog
 from tidemill.checkpoint.storage import Storage
 from tidemill.common.clock import Clock
-
-ShapeOf = Callable[[Batch], BatchShape]
-"""Decides how a batch runs, from all else that is known of it."""
-
-
-def one_task(batch: Batch) -> BatchShape:
-    return BatchShape()
 
 
 @dataclass(frozen=True)
@@ -55,10 +48,28 @@ class Outlook:
 
 @dataclass(frozen=True)
 class Plan:
-    """A batch, and what ``offsets/N`` will say of it."""
+    """The next batch, before it exists."""
 
     batch: Batch
-    record: OffsetRecord
+    # Where the batch ends, by the names of its sources, and the rates that bounded it.
+    ends: Mapping[str, Offset]
+    rates_per_s: Mapping[str, float]
+
+    def in_shape(self, shape: BatchShape) -> Plan:
+        return replace(self, batch=replace(self.batch, shape=shape))
+
+    @property
+    def record(self) -> OffsetRecord:
+        """What ``offsets/N`` says of the batch."""
+        batch = self.batch
+        return OffsetRecord(
+            batch.time_ms,
+            self.ends,
+            batch.watermark_ms,
+            batch.shape.tasks,
+            batch.shape.partitions,
+            self.rates_per_s,
+        )
 
 
 class BatchPlanner:
@@ -104,12 +115,11 @@ class BatchPlanner:
             log.put(INITIAL, known)
         return known[0]
 
-    def restore(self, logged: LoggedBatches, shape: ShapeOf = one_task) -> list[Batch]:
+    def restore(self, logged: LoggedBatches) -> list[Batch]:
         """Go on after the last batch of a log, at the rates that held for it.
 
         Returns all its batches that can be read again, oldest first: the unfinished ones, and before them
-        those that a window may look back at. ``shape`` is asked for batches whose log does not say how they
-        run.
+        those that a window may look back at. A batch whose log does not say how it runs has 0 tasks.
         """
         unfinished = set(logged.unfinished)
         ids = {planned.name: source_id for source_id, planned in self._sources.items()}
@@ -122,7 +132,7 @@ class BatchPlanner:
             # A purge took the file that says where the oldest batch begins, unless it is the first batch.
             if batch_id == 0 or batch_id - 1 in logged.offsets:
                 try:
-                    batches.append(self._restored(batch_id, record, ends, shape))
+                    batches.append(self._restored(batch_id, record, ends))
                 except LookupError:
                     if batch_id in unfinished:
                         raise
@@ -135,13 +145,10 @@ class BatchPlanner:
             self._restore_rates(logged.offsets[logged.last_planned])
         return batches
 
-    def _restored(
-        self, batch_id: int, record: OffsetRecord, ends: Mapping[int, Offset], shape: ShapeOf
-    ) -> Batch:
+    def _restored(self, batch_id: int, record: OffsetRecord, ends: Mapping[int, Offset]) -> Batch:
         ranges, sizes = self._ranges(ends)
-        logged = BatchShape(record.tasks, record.partitions)
-        batch = Batch(batch_id, record.batch_time_ms, ranges, sizes, logged, record.watermark_ms)
-        return batch if record.tasks else replace(batch, shape=shape(batch))
+        shape = BatchShape(record.tasks, record.partitions)
+        return Batch(batch_id, record.batch_time_ms, ranges, sizes, shape, record.watermark_ms)
 
     def _restore_rates(self, record: OffsetRecord) -> None:
         for planned in self._sources.values():
@@ -170,13 +177,7 @@ class BatchPlanner:
                 self._ends[source_id], EVERYTHING, time_ms
             )
 
-    def plan(
-        self,
-        time_ms: int,
-        outlook: Outlook | None = None,
-        watermark_ms: int = 0,
-        shape: ShapeOf = one_task,
-    ) -> Plan:
+    def plan(self, time_ms: int, outlook: Outlook | None = None, watermark_ms: int = 0) -> Plan:
         """Return the next batch, which counts from :meth:`advance` on.
 
         Its ends are found within the present limits, unless somebody has looked already. A source that fails
@@ -185,21 +186,15 @@ class BatchPlanner:
         if outlook is None:
             outlook = self.look(time_ms)
         ranges, sizes = self._ranges(outlook.ends)
-        batch = Batch(self._next_id, time_ms, ranges, sizes, watermark_ms=watermark_ms)
-        batch = replace(batch, shape=shape(batch))
-        record = OffsetRecord(
-            time_ms,
+        return Plan(
+            Batch(self._next_id, time_ms, ranges, sizes, watermark_ms=watermark_ms),
             {planned.name: outlook.ends[number] for number, planned in self._sources.items()},
-            watermark_ms,
-            batch.shape.tasks,
-            batch.shape.partitions,
             outlook.rates_per_s,
         )
-        return Plan(batch, record)
 
-    def advance(self, planned: Plan) -> None:
+    def advance(self, plan: Plan) -> None:
         """The batch exists: the next one begins where it ends."""
-        batch = planned.batch
+        batch = plan.batch
         self._ends = {source_id: range_.end for source_id, range_ in batch.ranges.items()}
         self._next_id = batch.batch_id + 1
 

@@ -84,6 +84,13 @@ class RateController:
         if changed:
             self._publish()
 
+    def earliest_next_ms(self, began_ms: int, records: int) -> int:
+        """Return when a batch may follow one that began at ``began_ms``: 0 without a maximum rate."""
+        if self._max_rate_per_s is None:
+            return 0
+        # records / (records/s) * ms/s = ms
+        return began_ms + int(records / self._max_rate_per_s * 1000)
+
     def limit(self, batch_interval_ms: int, static: AdmissionLimit = UNLIMITED) -> AdmissionLimit:
         """Return how much a batch may take: what the rate lets through in one interval, at least one
         record, and never more than ``static`` allows.

@@ -17,6 +17,8 @@ class RateFeed:
 
     def __init__(self, controllers: Mapping[int, RateController]) -> None:
         self._controllers = dict(controllers)
+        # When a query without an interval may begin its next batch. With an interval, limits keep to rates.
+        self.not_before_ms = 0
 
     def learn(self, processed: ProcessedBatch) -> None:
         for source_id, controller in self._controllers.items():
@@ -25,3 +27,5 @@ class RateFeed:
                 controller.on_batch(
                     processed.ended_ms, records, processed.processing_ms, processed.scheduling_ms
                 )
+                earliest_ms = controller.earliest_next_ms(processed.began_ms, records)
+                self.not_before_ms = max(self.not_before_ms, earliest_ms)

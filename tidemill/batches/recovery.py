@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tidemill.batches.batch import Batch
 from tidemill.batches.pipeline import Pipeline
@@ -54,7 +54,11 @@ def recover(
     if last_time_ms is not None:
         clock.start_after(last_time_ms)
     planner.start(clock.now_ms() if start_ms is None else start_ms)
-    batches = planner.restore(logged, pipeline.shape)
+    batches = [
+        # Spark's own log, or one of an earlier version, does not say how a batch runs.
+        batch if batch.shape.tasks else replace(batch, shape=pipeline.shape(batch))
+        for batch in planner.restore(logged)
+    ]
     unfinished = set(logged.unfinished)
     done = logged.last_committed
     last_watermark_ms = next_watermark_ms = 0

@@ -26,7 +26,6 @@ import threading
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -45,7 +44,7 @@ from tidemill.progress.batch_info import ProcessedBatch
 logger = logging.getLogger(__name__)
 
 LOG, SINKS, COMMIT = "log", "sinks", "commit"
-"""The steps that :meth:`BatchObserver.timed` measures: ``offsets/N``, the sinks' commits, ``commits/N``."""
+"""The parts of ``ProcessedBatch.step_ms``: writing ``offsets/N``, the sinks' commits, ``commits/N``."""
 
 R = TypeVar("R", bound=BatchResult)
 
@@ -56,10 +55,6 @@ class BatchAbandonedError(Exception):
 
 class BatchObserver(ABC, Generic[R]):
     """A front end, as the runner sees it. Exactly one of the methods is called for each batch that ran."""
-
-    def timed(self, step: str) -> AbstractContextManager[None]:
-        """Measure how long a step takes."""
-        return nullcontext()
 
     @abstractmethod
     def batch_done(self, batch: Batch, result: R, processed: ProcessedBatch) -> None:
@@ -109,6 +104,8 @@ class BatchRunner(Generic[R]):
         # Batches whose input may still be read, oldest first, and those of them that have not ended.
         self._readable: deque[Batch] = deque()
         self._unfinished_ids: set[int] = set()
+        # How long it took to log the batches that wait for their turn.
+        self._log_ms: dict[int, int] = {}
 
     def resume(self, readable: Sequence[Batch], unfinished: Sequence[Batch]) -> None:
         """Know the batches of an earlier run. Called before the first batch."""
@@ -121,14 +118,17 @@ class BatchRunner(Generic[R]):
         A source that fails leaves the plan where it was, and the next batch catches up.
         """
         with self._planning:
-            planned = self._planner.plan(time_ms, outlook, watermark_ms, self._pipeline.shape)  # 1
+            plan = self._planner.plan(time_ms, outlook, watermark_ms)  # 1
+            plan = plan.in_shape(self._pipeline.shape(plan.batch))
+            batch = plan.batch
             if self._durable is not None:
-                with self._observer.timed(LOG):
-                    self._durable.write_offsets(planned.batch.batch_id, planned.record)  # 2
-            self._planner.advance(planned)
-            self._readable.append(planned.batch)
-            self._unfinished_ids.add(planned.batch.batch_id)
-            return planned.batch
+                began_ms = self._clock.now_ms()
+                self._durable.write_offsets(batch.batch_id, plan.record)  # 2
+                self._log_ms[batch.batch_id] = self._clock.now_ms() - began_ms
+            self._planner.advance(plan)
+            self._readable.append(batch)
+            self._unfinished_ids.add(batch.batch_id)
+            return batch
 
     def run(self, batch: Batch, due_ms: int) -> None:
         """Take a planned batch through steps 3 to 7. Raise what makes it fail.
@@ -136,10 +136,12 @@ class BatchRunner(Generic[R]):
         ``due_ms`` is when the batch should have begun: the difference is what it had to wait.
         """
         began_ms = self._clock.now_ms()
+        log_ms = self._log_ms.pop(batch.batch_id, None)
+        step_ms = {} if log_ms is None else {LOG: log_ms}
         try:
             result = self._run(batch)  # 3
             ended_ms = self._clock.now_ms()
-            self._commit(batch, result)  # 4
+            step_ms |= self._commit(batch, result)  # 4
         except BaseException as error:
             failure = self._reason(error)
             self._observer.batch_failed(batch, failure)
@@ -148,7 +150,12 @@ class BatchRunner(Generic[R]):
             raise failure from error
         self._forget(batch)  # 5
         processed = ProcessedBatch(
-            batch.batch_id, began_ms, ended_ms, max(0, began_ms - due_ms), result.input_rows
+            batch.batch_id,
+            began_ms,
+            ended_ms,
+            max(0, began_ms - due_ms),
+            result.input_rows,
+            step_ms,
         )
         self._rates.learn(processed)  # 6
         self._observer.batch_done(batch, result, processed)  # 7
@@ -160,20 +167,22 @@ class BatchRunner(Generic[R]):
         fault_point("batch.after-run")
         return result  # type: ignore[return-value]  # a pipeline and its observer belong together
 
-    def _commit(self, batch: Batch, result: R) -> None:
+    def _commit(self, batch: Batch, result: R) -> dict[str, int]:
+        """Return how long the parts of the step took."""
         self._require_ours(batch)
-        with self._observer.timed(SINKS):
-            for sink in self._sinks:
-                sink.commit(batch.batch_id)
-                fault_point("batch.after-sink")
+        began_ms = self._clock.now_ms()
+        for sink in self._sinks:
+            sink.commit(batch.batch_id)
+            fault_point("batch.after-sink")
+        sinks_done_ms = self._clock.now_ms()
         if self._durable is None:
-            return
+            return {}
         state = self._pipeline.state
         versions = {} if state is None else dict(state.operators.versions_of(batch.batch_id))
-        with self._observer.timed(COMMIT):
-            self._durable.commit(batch.batch_id, CommitRecord(versions, result.next_watermark_ms))
+        self._durable.commit(batch.batch_id, CommitRecord(versions, result.next_watermark_ms))
         if state is not None:
             state.operators.committed(batch.batch_id)
+        return {SINKS: sinks_done_ms - began_ms, COMMIT: self._clock.now_ms() - sinks_done_ms}
 
     def _require_ours(self, batch: Batch) -> None:
         """Refuse to commit a batch whose jobs may have been cancelled, whatever user code made of that."""

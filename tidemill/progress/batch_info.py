@@ -31,6 +31,8 @@ class ProcessedBatch:
     scheduling_ms: int
     # By source id; None where nobody has counted.
     input_rows: Mapping[int, int | None]
+    # How long the steps around the run took, by their names.
+    step_ms: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def processing_ms(self) -> int:

@@ -49,7 +49,7 @@ class Slow:
 
     def _work(self, df: DataFrame, batch_id: int) -> None:
         if len(self.sizes) >= self.batches_wanted:
-            self.query.stop()  # stopped during the batch, so nothing of it counts
+            self.query.stop()  # the batch is not one of those that the test asked for
             return
         rows = df.count()
         self.sizes.append(rows)
@@ -68,14 +68,16 @@ class Slow:
             writer = writer.option(name, value)
         self.query = writer.start()
         try:
-            wait_for(
-                lambda: len(self.sizes) >= self.batches_wanted or not self.query.isActive,
-                f"{batches} batches",
-            )
+            # One batch more stops the query from inside, and is committed, unless all rows have been read.
+            wait_for(lambda: not self.query.isActive or self._has_read_all(), f"{batches} batches")
         finally:
             self.query.stop()
         assert self.query.exception() is None
         return self.sizes[before:]
+
+    def _has_read_all(self) -> bool:
+        is_idle = self.query.status["message"] == "Waiting for data to arrive"
+        return is_idle and len(self.sizes) >= self.batches_wanted
 
     def took_ms(self, rows: int) -> float:
         return self.ms_per_batch + self.ms_per_row * rows

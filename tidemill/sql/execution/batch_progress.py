@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tidemill.batches.batch import Batch
+from tidemill.batches.runner import COMMIT, LOG, SINKS, BatchObserver
 from tidemill.batches.sink import Sink
 from tidemill.common.times import iso_millis
+from tidemill.progress.batch_info import ProcessedBatch
 from tidemill.progress.query_progress import (
     UNKNOWN_ROWS,
     ProgressReporter,
@@ -20,9 +22,12 @@ from tidemill.sql.execution.query_pipeline import QueryResult
 from tidemill.sql.execution.query_sources import QuerySources
 from tidemill.sql.execution.watermark import WatermarkTracker
 
+_SPARKS_NAMES = {LOG: "walCommit", SINKS: "addBatch", COMMIT: "commitOffsets"}
+"""The runner's steps, as ``durationMs`` of Spark's progress calls them."""
 
-class BatchProgress:
-    """Knows what the reporter has to be told."""
+
+class BatchProgress(BatchObserver[QueryResult]):
+    """Hears of each batch from the runner, and tells the reporter what Spark's progress says of it."""
 
     def __init__(self, reporter: ProgressReporter, sources: QuerySources, sink: Sink) -> None:
         self._reporter = reporter
@@ -30,9 +35,17 @@ class BatchProgress:
         self._sink = sink
         # Those of the last batch: Spark's progress of an idle trigger has them again.
         self._operators: Sequence[StateOperatorReport] = ()
+        # How many rows this run has dropped because they were late.
+        self.late_rows = 0
 
-    def executed(self, batch: Batch, result: QueryResult) -> None:
+    def batch_failed(self, batch: Batch, error: BaseException) -> None:
+        pass  # the error ends the query's thread, which tells everybody
+
+    def batch_done(self, batch: Batch, result: QueryResult, processed: ProcessedBatch) -> None:
         self._operators = result.operators
+        self.late_rows += sum(each.num_rows_dropped_by_watermark for each in result.operators)
+        for step, took_ms in processed.step_ms.items():
+            self._reporter.add_duration(_SPARKS_NAMES[step], took_ms)
         self._reporter.finish_trigger(
             batch.batch_id,
             has_executed=True,

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 
 from tidemill.batches.batch import Batch
-from tidemill.batches.runner import COMMIT, LOG, SINKS, BatchAbandonedError, BatchObserver
+from tidemill.batches.runner import BatchAbandonedError
 from tidemill.checkpoint.batch_log import BatchLog
 from tidemill.checkpoint.storage import open_storage
 from tidemill.common.config import NO_DATA_BATCHES, NO_DATA_PROGRESS_MS, RECENT_PROGRESS
 from tidemill.errors import CheckpointError
-from tidemill.progress.batch_info import ProcessedBatch
 from tidemill.progress.listener_bus import ListenerBus
 from tidemill.progress.query_progress import ProgressReporter
 from tidemill.sql.execution.batch_progress import BatchProgress
 from tidemill.sql.execution.checked_query import CheckedQuery
-from tidemill.sql.execution.query_pipeline import QueryResult
 from tidemill.sql.execution.query_resources import QueryResources
 from tidemill.sql.execution.query_spec import QuerySpec, RunIdentity
 from tidemill.sql.execution.stream_execution import StreamExecution, Terminated
@@ -33,11 +29,8 @@ logger = logging.getLogger(__name__)
 IDLE_S = 0.01
 """How long a query without a trigger interval waits before it looks at its sources again."""
 
-_SPARKS_NAMES = {LOG: "walCommit", SINKS: "addBatch", COMMIT: "commitOffsets"}
-"""The runner's steps, as ``durationMs`` of Spark's progress calls them."""
 
-
-class MicroBatchExecution(StreamExecution, BatchObserver[QueryResult]):
+class MicroBatchExecution(StreamExecution):
     """One run of a query. The constructor refuses what cannot run, and takes nothing.
 
     What happens to a batch is in :mod:`tidemill.batches.runner`.
@@ -65,7 +58,6 @@ class MicroBatchExecution(StreamExecution, BatchObserver[QueryResult]):
         )
         self._progress = BatchProgress(self._reporter, self._query.sources, spec.sinks[0])
         self._opened: QueryResources | None = None
-        self._late_rows = 0
         # When the next batch should begin, by a trigger with an interval.
         self._due_ms: int | None = None
 
@@ -76,7 +68,7 @@ class MicroBatchExecution(StreamExecution, BatchObserver[QueryResult]):
             self._query,
             RunIdentity(self.id, self.run_id, self._describe()),
             self._reporter,
-            self,
+            self._progress,
             self._bus,
             self._lose_ownership,
         )
@@ -170,7 +162,7 @@ class MicroBatchExecution(StreamExecution, BatchObserver[QueryResult]):
         """Wait, in a query without an interval, as long as ``maxRatePerSecond`` asks for."""
         if isinstance(self._trigger, ProcessingTime) and self._trigger.interval_ms == 0:
             self._clock.wait_till(
-                self._query.sources.not_before_ms,
+                self._resources.rates.not_before_ms,
                 lambda: self._must_stop_waiting() or self._is_wanted_now(),
             )
 
@@ -216,19 +208,6 @@ class MicroBatchExecution(StreamExecution, BatchObserver[QueryResult]):
             and NO_DATA_BATCHES.read(self._query.conf)
         )
 
-    @contextmanager
-    def timed(self, step: str) -> Iterator[None]:
-        with self._reporter.report_time_taken(_SPARKS_NAMES[step]):
-            yield
-
-    def batch_done(self, batch: Batch, result: QueryResult, processed: ProcessedBatch) -> None:
-        self._late_rows += sum(each.num_rows_dropped_by_watermark for each in result.operators)
-        self._query.sources.pace(processed)
-        self._progress.executed(batch, result)
-
-    def batch_failed(self, batch: Batch, error: BaseException) -> None:
-        pass  # the error ends the query's thread, which tells everybody
-
     # -- looking -----------------------------------------------------------------------------------
 
     def recent_progress(self) -> list[StreamingQueryProgress]:
@@ -239,4 +218,4 @@ class MicroBatchExecution(StreamExecution, BatchObserver[QueryResult]):
 
     def verify(self) -> Verification:
         with self._between_batches("verify()"):
-            return verify_query(self._query, self.id, self._late_rows)
+            return verify_query(self._query, self.id, self._progress.late_rows)

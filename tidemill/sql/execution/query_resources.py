@@ -180,12 +180,13 @@ class QueryResources:
         self.pipeline.watermark.restore(position.next_watermark_ms)
         self.pipeline.last_watermark_ms = position.last_watermark_ms
         self._unfinished = deque(position.unfinished)
+        self.rates = RateFeed(sources.controllers)
         runner = BatchRunner(
             RunningStream(
                 self.pipeline, observer, lambda: not is_stopped(self._sc), self._spec.sinks
             ),
             planner,
-            RateFeed(sources.controllers),
+            self.rates,
             clock,
             self.durable,
         )

@@ -15,7 +15,6 @@ from tidemill.common.clock import Clock
 from tidemill.common.config import Conf
 from tidemill.common.options import Options
 from tidemill.errors import SourceError
-from tidemill.progress.batch_info import ProcessedBatch
 from tidemill.spark.compiler.compiled_plan import ExecutablePlan
 from tidemill.spark.compiler.placeholder import SourceDefinition, definition_of
 from tidemill.sql.rate_options import read_backpressure, read_max_rate
@@ -50,7 +49,6 @@ class QuerySource:
     definition: SourceDefinition
     source: TableSource
     controller: RateController | None
-    max_rate_per_s: float | None = None
 
     @property
     def name(self) -> str:
@@ -69,8 +67,6 @@ class QuerySources:
         self, source_ids: Sequence[str], conf: Conf, options: Options, interval_ms: int
     ) -> None:
         self._interval_ms = interval_ms or FASTEST_INTERVAL_MS
-        # When a query without an interval may begin its next batch. With an interval, limits keep to rates.
-        self.not_before_ms = 0
         self.sources = [
             self._make(number, source_id, conf, options)
             for number, source_id in enumerate(source_ids)
@@ -96,7 +92,7 @@ class QuerySources:
         if controller is not None and rates.backpressure and rates.initial_rate_per_s:
             # So that the first batch already says how large the second may be.
             controller.expect(rates.initial_rate_per_s)
-        return QuerySource(number, source_id, definition, source, controller, rates.max_rate_per_s)
+        return QuerySource(number, source_id, definition, source, controller)
 
     def _rates(
         self, definition: SourceDefinition, settings: RateSettings, options: Options
@@ -143,15 +139,6 @@ class QuerySources:
             for source in self.sources
             if source.controller is not None
         }
-
-    def pace(self, processed: ProcessedBatch) -> None:
-        """Work out when the next batch may begin, so that a query without an interval obeys maximum rates."""
-        for source in self.sources:
-            rows = processed.input_rows.get(source.number)
-            if source.max_rate_per_s is not None and rows is not None:
-                # records / (records/s) * ms/s = ms
-                paid_ms = processed.began_ms + int(rows / source.max_rate_per_s * 1000)
-                self.not_before_ms = max(self.not_before_ms, paid_ms)
 
     def rows_read(
         self, batch: Batch, executable: ExecutablePlan, counted: Accumulator[Any]

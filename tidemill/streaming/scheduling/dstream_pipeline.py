@@ -12,7 +12,6 @@ from tidemill.batches.runner import BatchAbandonedError, BatchObserver
 from tidemill.batches.running_state import RunningState
 from tidemill.batches.sink import Sink
 from tidemill.common.clock import Clock
-from tidemill.common.config import CONCURRENT_JOBS
 from tidemill.errors import BatchError
 from tidemill.progress.batch_info import ProcessedBatch, StreamInputInfo
 from tidemill.progress.events import (
@@ -62,7 +61,7 @@ class DStreamPipeline(Pipeline, BatchObserver[BatchResult]):
         self._names = names
         self._is_durable = is_durable
         self._inherited = InheritedProperties(self._sc)
-        self.threads = JobThreads(CONCURRENT_JOBS.read(self._sc.getConf()), self._run_job, clock)
+        self.threads = JobThreads(self._sc, clock, errors, names, self._inherited)
         # By batch id. Each set is changed by the thread that runs its batch.
         self._job_sets: dict[int, JobSet] = {}
         self._lock = threading.Lock()
@@ -74,8 +73,8 @@ class DStreamPipeline(Pipeline, BatchObserver[BatchResult]):
     def shape(self, batch: Batch) -> BatchShape:
         return BatchShape(self._sc.defaultParallelism)
 
-    def submitted(self, batch: Batch) -> None:
-        """Announce a batch that has been planned and waits for its turn."""
+    def submitted(self, batch: Batch) -> int:
+        """Announce a batch that has been planned and waits for its turn. Return since when it waits."""
         job_set = JobSet(
             batch,
             self._graph.outputs_at(batch.time_ms),
@@ -86,10 +85,7 @@ class DStreamPipeline(Pipeline, BatchObserver[BatchResult]):
             self._job_sets[batch.batch_id] = job_set
         if job_set.operations:  # a batch between two slides is no event at all
             self._bus.post(BatchSubmitted(job_set.info()))
-
-    def due_ms(self, batch: Batch) -> int:
-        """Return when the batch was submitted: since then it has waited."""
-        return self._job_sets[batch.batch_id].submission_ms
+        return job_set.submission_ms
 
     # -- running -------------------------------------------------------------------------------
 
@@ -153,30 +149,6 @@ class DStreamPipeline(Pipeline, BatchObserver[BatchResult]):
                 case JobSkipped(job):
                     raise BatchAbandonedError(f"the stream stopped before {job.site} ran")
         return first
-
-    def _run_job(self, job: Job) -> BatchError | None:
-        """Run one output operation, on whichever thread has been found for it."""
-        name = self._names.batch(job.time_ms)
-        try:
-            # Anew for each job: what one output operation sets must not reach the next.
-            self._inherited.apply()
-            describe_job(
-                self._sc,
-                self._names.job_group(job.time_ms),
-                f"{name}, output operation {job.output_op_id}: {job.site}",
-                job.time_ms,
-                job.output_op_id,
-            )
-            job.run()
-        except BaseException as error:  # also a sys.exit() of the user's
-            return self._errors.report(
-                f"The {name} failed {where_it_failed(error)}, in output operation "
-                f"{job.output_op_id}: {job.site}.",
-                error,
-                job.time_ms,
-                job.output_op_id,
-            )
-        return None
 
     def cancel(self) -> None:
         """End the running jobs, and those that a thread is just about to start."""

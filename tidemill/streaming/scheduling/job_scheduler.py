@@ -8,6 +8,8 @@ from collections import deque
 from collections.abc import Callable
 
 from tidemill.batches.batch import Batch
+from tidemill.batches.pipeline import BatchResult
+from tidemill.batches.runner import BatchRunner
 
 logger = logging.getLogger(__name__)
 
@@ -19,9 +21,10 @@ class JobScheduler:
     may have, let a batch begin while the one before still runs.
     """
 
-    def __init__(self, run: Callable[[Batch], None], threads: int) -> None:
-        self._run = run
-        self._waiting: deque[Batch] = deque()
+    def __init__(self, runner: BatchRunner[BatchResult], threads: int) -> None:
+        self._runner = runner
+        # Each with the time since when it waits.
+        self._waiting: deque[tuple[Batch, int]] = deque()
         # Batches that were submitted and have not ended.
         self._unfinished = 0
         self._planned_until_ms = -1
@@ -37,9 +40,10 @@ class JobScheduler:
         for thread in self._threads:
             thread.start()
 
-    def submit(self, batch: Batch) -> None:
+    def submit(self, batch: Batch, due_ms: int) -> None:
+        """Queue a batch that has been waiting since ``due_ms``."""
         with self._changed:
-            self._waiting.append(batch)
+            self._waiting.append((batch, due_ms))
             self._unfinished += 1
             self._changed.notify_all()
 
@@ -50,18 +54,18 @@ class JobScheduler:
             self._changed.notify_all()
 
     def _run_batches(self) -> None:
-        while (batch := self._next()) is not None:
+        while (following := self._next()) is not None:
             try:
-                self._run(batch)
+                self._runner.run(*following)
             except BaseException:  # reported by now
-                logger.debug("batch %s failed", batch.batch_id, exc_info=True)
+                logger.debug("batch %s failed", following[0].batch_id, exc_info=True)
                 self.halt()
             finally:
                 with self._changed:
                     self._unfinished -= 1
                     self._changed.notify_all()
 
-    def _next(self) -> Batch | None:
+    def _next(self) -> tuple[Batch, int] | None:
         with self._changed:
             self._changed.wait_for(
                 lambda: self._is_stopping or (self._waiting and not self._is_halted)

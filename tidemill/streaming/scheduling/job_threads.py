@@ -6,10 +6,18 @@ import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from tidemill.common.clock import Clock
+from tidemill.common.config import CONCURRENT_JOBS
 from tidemill.errors import BatchError
+from tidemill.spark.session.failures import where_it_failed
+from tidemill.spark.session.job_properties import InheritedProperties, describe_job
 from tidemill.streaming.scheduling.job import Job
+from tidemill.streaming.scheduling.stream_errors import BatchNames, StreamErrors
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
 
 
 @dataclass(frozen=True)
@@ -42,10 +50,19 @@ class JobThreads:
     """
 
     def __init__(
-        self, concurrent_jobs: int, run_job: Callable[[Job], BatchError | None], clock: Clock
+        self,
+        spark_context: SparkContext,
+        clock: Clock,
+        errors: StreamErrors,
+        names: BatchNames,
+        inherited: InheritedProperties,
     ) -> None:
-        self._run_job = run_job
+        self._sc = spark_context
         self._clock = clock
+        self._errors = errors
+        self._names = names
+        self._inherited = inherited
+        concurrent_jobs = CONCURRENT_JOBS.read(spark_context.getConf())
         self._stopping = threading.Event()
         self._waiting: queue.SimpleQueue[tuple[Job, Callable[[JobEvent], None]] | None] = (
             queue.SimpleQueue()
@@ -81,6 +98,30 @@ class JobThreads:
         yield JobStarted(job, self._clock.now_ms())
         error = self._run_job(job)
         yield JobCompleted(job, self._clock.now_ms(), error)
+
+    def _run_job(self, job: Job) -> BatchError | None:
+        """Run one output operation on the current thread. Return what made it fail."""
+        name = self._names.batch(job.time_ms)
+        try:
+            # Anew for each job: what one output operation sets must not reach the next.
+            self._inherited.apply()
+            describe_job(
+                self._sc,
+                self._names.job_group(job.time_ms),
+                f"{name}, output operation {job.output_op_id}: {job.site}",
+                job.time_ms,
+                job.output_op_id,
+            )
+            job.run()
+        except BaseException as error:  # also a sys.exit() of the user's
+            return self._errors.report(
+                f"The {name} failed {where_it_failed(error)}, in output operation "
+                f"{job.output_op_id}: {job.site}.",
+                error,
+                job.time_ms,
+                job.output_op_id,
+            )
+        return None
 
     def _take_jobs(self) -> None:
         while (taken := self._waiting.get()) is not None:

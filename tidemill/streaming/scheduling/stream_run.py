@@ -76,7 +76,7 @@ class StreamRun:
         self._generator = JobGenerator(clock, graph.batch_ms, self._plan, self._on_loop_error)
         # Batches of a durable stream never overlap: each starts from the state of the one before.
         batch_threads = 1 if durable is not None else CONCURRENT_JOBS.read(conf)
-        self._scheduler = JobScheduler(self._run_batch, batch_threads)
+        self._scheduler = JobScheduler(self._runner, batch_threads)
         self._first_ms = 0
         self._unfinished: list[Batch] = []
 
@@ -155,12 +155,7 @@ class StreamRun:
         self._scheduler.planned_until(time_ms)
 
     def _submit(self, batch: Batch) -> None:
-        self.pipeline.submitted(batch)
-        self._scheduler.submit(batch)
-
-    def _run_batch(self, batch: Batch) -> None:
-        """On a batch thread, when the batch's turn has come."""
-        self._runner.run(batch, self.pipeline.due_ms(batch))
+        self._scheduler.submit(batch, self.pipeline.submitted(batch))
 
     def _on_loop_error(self, error: BaseException) -> None:
         self._errors.report("The job generator failed.", error)
