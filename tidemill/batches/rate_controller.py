@@ -1,4 +1,4 @@
-"""The rate of one input: learned from its batches, obeyed by the next ones."""
+"""The rate of one source: its batches teach it, the next ones obey it."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def _nobody(rate_per_s: float) -> None:
 
 
 class RateController:
-    """Keeps the latest rate of one input, in records per second.
+    """Keeps the latest rate of one source, in records per second.
 
-    A source that is pulled from asks for its :meth:`limit` when a batch is planned. One that is pushed to
-    sets :attr:`publish`, which is called with each new rate, on the thread that found it.
+    The planner asks for the :meth:`limit` of a source that it pulls from. Receivers set :attr:`publish`: it
+    is called with each new rate, on the thread that found it.
 
-    Safe for threads: batches end on one, and are planned on another.
+    Safe for threads: batches end on one thread, and are planned on another.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class RateController:
 
     @property
     def bound_per_s(self) -> float | None:
-        """What holds now: the estimate, or before the first one the initial rate, or the maximum."""
+        """The rate that holds now: the estimate, or before the first one the initial rate, or the maximum."""
         rate_per_s = self._rate_per_s
         if rate_per_s is not None:
             return rate_per_s

@@ -1,4 +1,4 @@
-"""How many records per second a stream can take, learned from the batches that it has processed."""
+"""Estimates how many records per second a stream can take, from the batches that it has processed."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tidemill.common.config import (
 
 
 class RateEstimator(ABC):
-    """Told of one batch after the other, says at which rate the next ones should take records."""
+    """Hears of one batch after the other, and says at which rate the next ones should take records."""
 
     @abstractmethod
     def compute(
         self, time_ms: int, records: int, processing_ms: int, scheduling_ms: int
     ) -> float | None:
-        """A new rate in records per second, or None: nothing can be learned from this batch.
+        """Return a new rate in records per second, or None if this batch teaches nothing.
 
         ``time_ms`` is when the batch ended, ``processing_ms`` how long it ran, and ``scheduling_ms`` how
         long it had waited for its turn.
@@ -38,17 +38,16 @@ class RateEstimator(ABC):
 class PIDRateEstimator(RateEstimator):
     """A PID controller, the same as Spark's.
 
-    What it wants is a rate equal to the speed at which the last batch was processed, less what it takes
-    to work off the batches that wait. From the rate it gave before it subtracts three errors, each
-    with its weight:
+    It aims at the speed at which the last batch was processed, less what it takes to work off the batches
+    that wait. From the rate that it gave before it subtracts three errors, each with its weight:
 
     * proportional: by how much that rate was above the speed of the last batch;
-    * integral: what has piled up. A batch that had to wait for s seconds found s * speed records before
-      it that were too many; not to have them, each batch interval would have had to take that many less;
+    * integral: the backlog. A batch that had to wait for s seconds found s * speed records too many before
+      it; without them, each batch interval would have had to take that many less;
     * derivative: how fast the first error changes.
 
-    The first batch says how fast the stream is, and gives no rate. A batch without records, one that took
-    no time, and one that ended no later than the one before, say nothing.
+    The first batch shows how fast the stream is, and gives no rate. A batch without records, one that took
+    no time, and one that ended no later than the one before teach nothing.
 
     >>> estimator = PIDRateEstimator(batch_interval_ms=1000)
     >>> estimator.compute(1400, records=400, processing_ms=400, scheduling_ms=0)
@@ -132,7 +131,7 @@ class PIDRateEstimator(RateEstimator):
 
 
 def rate_estimator(conf: Conf, batch_interval_ms: int) -> RateEstimator:
-    """The estimator that the settings ``spark.streaming.backpressure.*`` describe."""
+    """Make the estimator that the settings ``spark.streaming.backpressure.*`` describe."""
     RATE_ESTIMATOR.read(conf)  # refuses all but pid
     return PIDRateEstimator(
         batch_interval_ms,

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SourceRuntime:
-    """What a source is given when its stream starts.
+    """What a source gets when its stream starts.
 
-    ``log`` is None in a stream without a checkpoint directory. What is in it when the stream starts,
-    an earlier run of the same stream has left.
+    ``log`` keeps what the source must remember, through restarts; None in a stream without a checkpoint
+    directory.
     """
 
     time_ms: int
@@ -43,43 +43,45 @@ class Source(ABC):
     """
 
     def defined(self, time_ms: int) -> None:
-        """The program has made this stream: what comes from now on belongs to it."""
+        """Note that the program has made this stream: records that arrive from now on belong to it."""
 
     def start(self, runtime: SourceRuntime) -> None:
-        """The stream starts: acquire what is needed, and remember what an earlier run has left."""
+        """Acquire what the stream needs, and remember what an earlier run has left."""
 
     @abstractmethod
     def initial_offset(self) -> Offset:
-        """Where a stream that has never run begins. Called after :meth:`start`."""
+        """Return where a stream that has never run begins. Called after :meth:`start`."""
 
     def resumed(self, start: Offset) -> None:
-        """An earlier run has planned everything before ``start``. Called once, after :meth:`start`."""
+        """Go on at ``start``: an earlier run has planned everything before it. Called once, after
+        :meth:`start`.
+        """
 
     @abstractmethod
     def latest_offset(self, start: Offset, limit: AdmissionLimit, time_ms: int) -> Offset:
-        """How far a batch that begins at ``start`` can reach at ``time_ms`` within ``limit``.
+        """Return how far a batch that begins at ``start`` can reach at ``time_ms`` within ``limit``.
 
-        ``start`` itself when there is nothing new. A single item larger than the limit is admitted
+        That is ``start`` itself when there is nothing new. A single item larger than the limit is admitted
         alone: a limit slows a stream down, it never stops it for good. A source that cannot tell how
         many records it has before it reads them keeps to ``max_records`` as well as it can estimate.
         """
 
     @abstractmethod
     def size(self, range_: OffsetRange) -> RangeSize:
-        """How much is in the range. Cheap: called once for each planned batch."""
+        """Return how much is in the range. Cheap: called once for each planned batch."""
 
     def records_read(self, range_: OffsetRange) -> int | None:
         """Return how many records the range turned out to have; None if that is not known.
 
-        Called once for each batch that has run, by the thread that ran it.
+        Called once for each batch that has run, by the thread that ran it, while another one may plan.
         """
         return self.size(range_).records
 
     def commit(self, end: Offset) -> None:
-        """Nothing up to ``end`` will be read again, not even by a stream that recovers."""
+        """Forget everything up to ``end``: nobody reads it again, not even a stream that recovers."""
 
     def stop(self) -> None:
-        """The stream has stopped: release what :meth:`start` acquired. Idempotent."""
+        """Release what :meth:`start` acquired. Idempotent."""
 
 
 class RecordSource(Source):

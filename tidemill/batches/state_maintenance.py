@@ -1,7 +1,7 @@
-"""Snapshots of state, and deleting what they make superfluous, beside the batches.
+"""Takes snapshots of state beside the batches, and deletes the files that they make superfluous.
 
-A snapshot is never needed for a result: it makes the way to a version shorter, and allows older files to be
-deleted. So it is taken by Spark jobs of its own, on a thread of its own, and if it fails the stream goes on.
+No result needs a snapshot: it shortens the way to a version, and lets older files go. So Spark jobs of its
+own take it, on a thread of its own, and the stream goes on if it fails.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class StateMaintenance:
             self._thread.join(timeout_s)
 
     def drain(self, timeout_s: float) -> bool:
-        """Wait until the snapshots that are due have been taken. False if that took too long."""
+        """Wait until the snapshots that are due have been taken. Return False if that took too long."""
         reached = threading.Event()
         self._due.put(reached)
         return reached.wait(timeout_s)
@@ -70,13 +70,13 @@ class StateMaintenance:
             except Exception as error:
                 if not self._stopped.is_set():
                     logger.warning(
-                        "no snapshot of the state of %s could be taken; it is tried again later: %s",
+                        "no snapshot of the state of %s could be taken; the next attempt follows later: %s",
                         due[0],
                         error,
                     )
 
     def take(self, operator: str, partitions: list[int]) -> None:
-        """Write snapshots of some partitions, then delete what they make superfluous."""
+        """Write snapshots of some partitions, then delete the files that they make superfluous."""
         versions = self._operators.latest(operator)
         if versions is None:
             return
@@ -105,7 +105,7 @@ def _take_snapshots(
 
 
 def write_snapshot(state: OperatorState, partition: int, version: str) -> int:
-    """Write all of a version to one file. Its size."""
+    """Write all of a version to one file. Return its size."""
     with (
         reading(state, partition, version) as reader,
         state.files(partition).writing(version, None, "snapshot") as writer,

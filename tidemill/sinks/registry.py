@@ -1,4 +1,4 @@
-"""Which sink a writer has asked for."""
+"""From the format of a writer to its sink."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from tidemill.sinks.foreach import ForeachSink
 from tidemill.sinks.foreach_batch import ForeachBatchSink
 from tidemill.sinks.memory import MemorySink
 from tidemill.sinks.noop import NoopSink
+from tidemill.spark.files.file_formats import FILE_FORMATS
 
-FILE_FORMATS = ("avro", "csv", "json", "orc", "parquet", "text", "xml")
 FORMATS = ("console", "memory", "noop", *FILE_FORMATS)
-# Spark has these, by packages or for its own tests; near names would be misleading.
+# Formats that Spark has, in packages or for its tests: suggesting a near name would mislead.
 ELSEWHERE = ("kafka", "delta", "iceberg", "hudi", "jdbc", "socket", "rate")
 
 
@@ -34,45 +34,47 @@ def sink_for(
     foreach_batch: Callable[..., Any] | None = None,
     query_options: Collection[str] = (),
 ) -> Sink:
-    """The sink of a writer. ``path`` may be among the options, as in PySpark; ``query_options`` are names of
-    further options that the query itself reads. Refuses, with the near name, what nobody knows.
+    """Make the sink that a writer asks for. An unknown option or format is refused, with the near name.
+
+    ``path`` may be among the options, as in PySpark. ``query_options`` are the names of further options that
+    the query itself reads.
 
     >>> sink_for("console", options={"numRows": 5}).description()
     'ConsoleTable[numRows=5, truncate=true]'
     """
-    given = Options(options)
+    writer_options = Options(options)
     if foreach is not None or foreach_batch is not None:
         what = "foreachBatch" if foreach_batch is not None else "foreach"
-        _require(what, given, (), query_options, partition_by)
+        _require(what, writer_options, (), query_options, partition_by)
         return (
             ForeachBatchSink(foreach_batch) if foreach_batch is not None else ForeachSink(foreach)
         )
     name = (format or "parquet").lower()
     if name == "console":
-        _require(name, given, ("numRows", "truncate"), query_options, partition_by)
-        console = Options(given, "the console sink")
+        _require(name, writer_options, ("numRows", "truncate"), query_options, partition_by)
+        console = Options(writer_options, "the console sink")
         return ConsoleSink(
             console.read("numRows", _rows, 20), console.read("truncate", boolean, True)
         )
     if name == "memory":
-        _require(name, given, (), query_options, partition_by)
+        _require(name, writer_options, (), query_options, partition_by)
         return MemorySink(query_name)
     if name == "noop":
-        _require(name, given, (), query_options, partition_by)
+        _require(name, writer_options, (), query_options, partition_by)
         return NoopSink()
     _require_writable(format or "parquet")
-    target = path or given.get("path")
+    target = path or writer_options.get("path")
     if not target:
         raise OptionError(
             f"the {name} sink needs a directory: .start('/some/directory') or .option('path', ...)",
             "path",
         )
-    for_files = given.without(query_options)
+    for_files = writer_options.without(query_options)
     return FileSink(format or "parquet", target, partition_by, for_files)
 
 
 def _require_writable(format: str) -> None:
-    """Refuse what is certainly no format of files; of other names Spark is asked when the query starts."""
+    """Refuse a name that is certainly no file format. Spark decides on other names when the query starts."""
     if format.lower() in FILE_FORMATS or "." in format:
         return
     if format.lower() in ELSEWHERE:

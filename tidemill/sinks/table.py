@@ -14,6 +14,7 @@ from tidemill.errors import IllegalStateError, SinkError, UnsupportedError
 from tidemill.sinks.files.file_sink import FileSink, check_columns, schema_of
 from tidemill.sinks.files.file_sink_options import FileSinkOptions
 from tidemill.spark.files.file_formats import is_file_format
+from tidemill.spark.session.settings import default_format
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -90,7 +91,7 @@ class TableSink(Sink):
         return self._files
 
     def _create(self, session: SparkSession, schema: StructType) -> None:
-        format = self._format or session.conf.get("spark.sql.sources.default") or "parquet"
+        format = self._format or default_format(session)
         if not is_file_format(session, format):
             raise UnsupportedError(
                 f"toTable({self._name!r}): a table of the format {format} cannot be made. {INSTEAD}"

@@ -11,10 +11,15 @@ from __future__ import annotations
 import importlib
 import threading
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from tidemill.batches.table_source import SourceFactory, SplitSource
 from tidemill.common.options import Options
 from tidemill.errors import OptionError, SourceError
+from tidemill.spark.files.file_formats import FILE_FORMATS
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
 
 # Modules and names, so that a program imports only the sources that it reads.
 _BUILT_IN = {
@@ -23,10 +28,9 @@ _BUILT_IN = {
     "socket": "tidemill.sources.socket_lines:SocketLinesSource",
     "memory-stream": "tidemill.sources.memory_stream:memory_stream_source",
 }
-FILE_FORMATS = ("text", "csv", "json", "orc", "parquet")
 RECEIVER_FORMATS = ("http", "mqtt", "socket-receiver", "raw-socket")
 # Formats that are read in other ways, or not yet: no registered source may take their names.
-_RESERVED = frozenset({*FILE_FORMATS, *RECEIVER_FORMATS, "kafka", "avro", "xml", "delta"})
+_RESERVED = frozenset({*FILE_FORMATS, *RECEIVER_FORMATS, "kafka", "delta"})
 
 _lock = threading.Lock()
 _registered: dict[str, SourceFactory] = {}
@@ -92,6 +96,11 @@ class _CheckedFactory:
         self._name = name
         self._factory = factory
         self.known_options: frozenset[str] | None = getattr(factory, "known_options", None)
+
+    def with_schema(self, schema: StructType | str) -> _CheckedFactory:
+        """Return a factory for the columns that a reader asks for, if the source lets readers choose."""
+        choose = getattr(self._factory, "with_schema", None)
+        return self if choose is None else _CheckedFactory(self._name, choose(schema))
 
     def __call__(self, options: Mapping[str, str]) -> SplitSource:
         source = self._factory(Options(options, f"the source {self._name}"))

@@ -23,7 +23,12 @@ from tidemill.spark.compiler.placeholder import (
     new_source_id,
     table_placeholder,
 )
-from tidemill.spark.files.file_formats import format_options, is_file_format
+from tidemill.spark.files.file_formats import (
+    FILE_FORMATS,
+    READ_ONLY_FORMATS,
+    format_options,
+    is_file_format,
+)
 from tidemill.spark.session.python_data_sources import python_data_source
 from tidemill.spark.session.settings import default_format
 from tidemill.sql.query_errors import QueryArgumentError, QuerySourceError
@@ -32,7 +37,7 @@ from tidemill.sql.rate_options import OF_EVERY_SOURCE, read_backpressure, read_m
 if TYPE_CHECKING:
     from tidemill.batches.table_source import SourceFactory, TableSource
 
-FILE_FORMATS = ("text", "csv", "json", "orc", "parquet", "xml", "avro", "binaryFile")
+READABLE_FORMATS = (*FILE_FORMATS, *READ_ONLY_FORMATS)
 
 PARSE_MODES = ("PERMISSIVE", "DROPMALFORMED", "FAILFAST")
 
@@ -61,7 +66,7 @@ def open_stream(spark: SparkSession, request: ReadRequest) -> DataFrame:
     if factory is not None:
         factory = _with_schema(factory, request.schema)
         return _stream_from_factory(factory, spark, format_name, request)
-    is_known_file_format = format_name.lower() in {name.lower() for name in FILE_FORMATS}
+    is_known_file_format = format_name.lower() in {name.lower() for name in READABLE_FORMATS}
     if not is_known_file_format:
         factory = _python_data_source_factory(spark, format_name, request)
         if factory is not None:
@@ -176,12 +181,8 @@ def _file_source(
 
 def _with_schema(factory: SourceFactory, schema: StructType | str | None) -> SourceFactory:
     """Give a receiver the columns that the reader asks for. Other sources have columns of their own."""
-    from tidemill.receivers.table_source import ReceiverFormat
-
-    inner = getattr(factory, "_factory", factory)  # the registry wraps the program's own factories
-    if schema is None or not isinstance(inner, ReceiverFormat):
-        return factory
-    return inner.with_schema(schema)
+    with_schema = getattr(factory, "with_schema", None)
+    return factory if schema is None or with_schema is None else with_schema(schema)
 
 
 def _python_data_source_factory(
@@ -237,7 +238,7 @@ def _require_same_schema(
 def _unknown_format(format_name: str) -> QueryArgumentError:
     from tidemill.sources.registry import RECEIVER_FORMATS, names
 
-    known = sorted({*FILE_FORMATS, *RECEIVER_FORMATS, *names()})
+    known = sorted({*READABLE_FORMATS, *RECEIVER_FORMATS, *names()})
     hint = did_you_mean(format_name, known)
     return QueryArgumentError(
         f"there is no format {format_name!r} to read a stream from.{hint} There are {', '.join(known)}; "

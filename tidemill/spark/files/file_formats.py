@@ -7,6 +7,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+FILE_FORMATS = ("avro", "csv", "json", "orc", "parquet", "text", "xml")
+"""The formats that Spark reads from files and writes to files."""
+
+READ_ONLY_FORMATS = ("binaryFile",)
+
 _DATASOURCES = "org.apache.spark.sql.execution.datasources"
 _CLASSES = {
     "csv": "org.apache.spark.sql.catalyst.csv.CSVOptions",

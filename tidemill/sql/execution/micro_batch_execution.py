@@ -73,11 +73,11 @@ class MicroBatchExecution(StreamExecution):
             self._lose_ownership,
         )
         self._id = self._opened.query_id
-        self._say_what_is_not_exactly_once()
+        self._warn_of_what_is_not_exactly_once()
         if isinstance(self._trigger, AvailableNow):
             self._opened.end_at_what_is_there()
 
-    def _say_what_is_not_exactly_once(self) -> None:
+    def _warn_of_what_is_not_exactly_once(self) -> None:
         for source in self._query.sources.sources:
             if not source.source.replayable:
                 logger.warning(
@@ -138,7 +138,7 @@ class MicroBatchExecution(StreamExecution):
             batch = self._next_batch()
             had_work = batch is not None
             if batch is not None:
-                self._say(f"Processing batch {batch.batch_id}")
+                self._set_message(f"Processing batch {batch.batch_id}")
                 self._resources.runner.run(batch, self._clock.now_ms() - late_ms)
             else:
                 planner, pipeline = self._resources.planner, self._resources.pipeline
@@ -190,7 +190,7 @@ class MicroBatchExecution(StreamExecution):
         if unfinished is not None:
             return unfinished
         time_ms = self._clock.now_ms()
-        self._say("Getting offsets from the sources")
+        self._set_message("Getting offsets from the sources")
         with self._reporter.report_time_taken("latestOffset"):
             outlook = resources.planner.look(time_ms, isinstance(self._trigger, Once))
         if not outlook.has_news and not self._is_watermark_batch_due():

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class QueryReceivers:
-    """Knows the blocks of an earlier run when it has been made; receives from :meth:`start` on."""
+    """Knows the blocks of an earlier run from the beginning; receives from :meth:`start` on."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class QueryReceivers:
         )
 
     @classmethod
-    def of(
+    def if_any(
         cls,
         spark_context: SparkContext,
         clock: Clock,
@@ -53,7 +53,7 @@ class QueryReceivers:
         directory: str,
         sources: QuerySources,
     ) -> QueryReceivers | None:
-        """None for a query that is not pushed to."""
+        """Return the receivers of a query, or None if none of its sources is a receiver."""
         if not any(isinstance(each.source, TrackedBlocksSource) for each in sources.sources):
             return None
         return cls(spark_context, clock, bus, storage, directory, sources)
@@ -68,7 +68,7 @@ class QueryReceivers:
         )
 
     def stop_receiving(self, timeout_s: float) -> None:
-        """What has been stored by then can still be read."""
+        """Stop the receivers. Batches can still read what they have stored by then."""
         self._running.stop_receiving(timeout_s)
 
     def close(self) -> None:

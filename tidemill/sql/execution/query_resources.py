@@ -109,7 +109,7 @@ class QueryResources:
                 require_no_batches(storage, logged)
 
     def _open_receivers(self, bus: ListenerBus) -> None:
-        self.receivers = QueryReceivers.of(
+        self.receivers = QueryReceivers.if_any(
             self._sc,
             self._spec.clock,
             bus,

@@ -1,4 +1,4 @@
-"""The life of a query around its batches: a thread, a start, an end, and those who wait for them."""
+"""The life of a query around its batches: its thread, its start, its end, and whoever waits for them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class QueryState(Enum):
 
 
 class StreamExecution(ABC):
-    """One run of one query. A subclass says what happens on the thread."""
+    """One run of one query. A subclass decides what happens on the thread."""
 
     def __init__(self, query_id: str, name: str | None, sc: SparkContext, clock: Clock) -> None:
         self._id = query_id
@@ -51,11 +51,10 @@ class StreamExecution(ABC):
         self._ended = threading.Event()
         # How many triggers there have been, with a batch or without.
         self.triggers = 0
-        # How many of them have found nothing to do, and how many that must have been for those who wait
-        # until all data is processed.
+        # How many of them found nothing to do, and how many must have, before processAllAvailable() returns.
         self._idle_triggers = 0
         self._wanted_idle_triggers = 0
-        # Those who look at the query between two batches. A query that is never idle lets them in, too.
+        # How many threads look at the query between two batches. A busy query lets them in, too.
         self._lookers = 0
         self._thread: Any = None
 
@@ -115,7 +114,7 @@ class StreamExecution(ABC):
     # -- starting and stopping ---------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin. Raises what keeps the query from running."""
+        """Start the query's thread. Raise the error that keeps the query from running."""
         self._thread = InheritableThread(
             target=self._run, name=f"tidemill-query-{self._name or self._run_id}", daemon=True
         )
@@ -178,11 +177,11 @@ class StreamExecution(ABC):
         return self._state is QueryState.DRAINING
 
     def _must_stop_waiting(self) -> bool:
-        """True for a wait between batches that nobody should wait for."""
+        """Return True if nobody should wait for the next trigger any more."""
         return self._state is not QueryState.ACTIVE
 
     def stop(self, graceful: bool, timeout_s: float | None) -> None:
-        """End the query. Gracefully: after all that has arrived by now is processed and committed."""
+        """End the query; if ``graceful``, after everything that has arrived by now is committed."""
         is_own_thread = self._is_own_thread()
         if not self._ask_to_stop(graceful, may_cancel=not is_own_thread) or is_own_thread:
             return  # from inside foreachBatch: the query ends after this batch
@@ -194,7 +193,7 @@ class StreamExecution(ABC):
             )
 
     def _ask_to_stop(self, graceful: bool, may_cancel: bool = True) -> bool:
-        """Nobody is waited for. False if the query has ended already."""
+        """Ask the query to stop, and return at once. Return False if it has ended already."""
         with self._changed:
             if self._state is QueryState.TERMINATED:
                 return False
@@ -216,10 +215,10 @@ class StreamExecution(ABC):
     # -- waiting for data --------------------------------------------------------------------------
 
     def process_all_available(self) -> None:
-        """Wait until a trigger has found nothing to do that began after the call.
+        """Wait until a trigger that began after the call has found nothing to do.
 
-        Nobody waits for the interval of the trigger in the meantime: batches run one after the other. So it
-        needs nothing of a manual clock either, which may stand still or be moved by another thread.
+        Meanwhile batches follow each other without the interval of the trigger. So a manual clock may stand
+        still, or be moved by another thread.
         """
         self._refuse_own_thread("processAllAvailable()")
         with self._changed:
@@ -234,7 +233,7 @@ class StreamExecution(ABC):
             )
 
     def _is_wanted_now(self) -> bool:
-        """True while somebody waits until all data is processed."""
+        """Return True while somebody waits until all data is processed."""
         return self._idle_triggers < self._wanted_idle_triggers
 
     def _is_own_thread(self) -> bool:
@@ -248,7 +247,7 @@ class StreamExecution(ABC):
             )
 
     def _begin_trigger(self) -> bool:
-        """False if the query stops instead."""
+        """Mark the trigger as active. Return False if the query stops instead."""
         with self._changed:
             self._changed.wait_for(lambda: self._lookers == 0 or self._must_stop())
             self._is_trigger_active = not self._must_stop()
@@ -256,7 +255,7 @@ class StreamExecution(ABC):
 
     @contextmanager
     def _between_batches(self, what: str) -> Iterator[None]:
-        """No batch runs meanwhile."""
+        """Keep batches from running inside the ``with`` block."""
         self._refuse_own_thread(what)
         with self._changed:
             self._lookers += 1
@@ -281,12 +280,12 @@ class StreamExecution(ABC):
                 )
             self._changed.notify_all()
 
-    def _say(self, message: str) -> None:
+    def _set_message(self, message: str) -> None:
         with self._changed:
             self._message = message
 
     def _wait_when_idle(self, seconds: float) -> None:
-        """Do not look at the sources of an idle query all the time."""
+        """Wait a moment before an idle query looks at its sources again."""
         with self._changed:
             self._changed.wait_for(
                 lambda: self._must_stop_waiting() or self._is_wanted_now(), seconds
