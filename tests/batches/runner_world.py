@@ -143,13 +143,18 @@ class Driver:
         self.clock.advance(1000)
         return self.runner.plan(self.clock.now_ms())
 
+    def run(self, batch: Batch, due_ms: int = 0) -> None:
+        """Run a batch, and raise what keeps it from being committed."""
+        failure = self.runner.run(batch, due_ms)
+        if failure is not None:
+            raise failure
+
     def run_all(self) -> None:
         """Finish what an earlier run left, then read to the end."""
         for batch in self.position.unfinished:
-            self.runner.run(batch, batch.time_ms)
+            self.run(batch)
         while self.planner.ends[0] != self.source.reach:
-            batch = self.plan()
-            self.runner.run(batch, batch.time_ms)
+            self.run(self.plan())
 
     def close(self) -> None:
         self.durable.close()

@@ -163,7 +163,7 @@ def test_a_stream_that_is_stopped_while_its_batch_runs_commits_nothing(tmp_path:
 
     driver.pipeline.run = stopped  # type: ignore[assignment, method-assign]
     with pytest.raises(BatchAbandonedError, match="stopped while batch 0 ran"):
-        driver.runner.run(batch, 0)
+        driver.run(batch)
     assert committed(driver) == []
     assert [sink.batches() for sink in driver.sinks] == [{}, {}]
     assert [batch_id for batch_id, _ in driver.told.failed] == [0]
@@ -180,7 +180,7 @@ def test_the_error_of_a_cancelled_job_is_no_failure(tmp_path: Path) -> None:
     driver.pipeline.error = RuntimeError("Job 3 cancelled")
     driver.runner.abandon()
     with pytest.raises(BatchAbandonedError):
-        driver.runner.run(batch, 0)
+        driver.run(batch)
 
 
 def test_nothing_is_committed_without_spark(tmp_path: Path) -> None:
@@ -188,7 +188,7 @@ def test_nothing_is_committed_without_spark(tmp_path: Path) -> None:
     batch = driver.plan()
     driver.is_spark_running = False
     with pytest.raises(IllegalStateError, match="Spark was stopped while batch 0 ran"):
-        driver.runner.run(batch, 0)
+        driver.run(batch)
     assert committed(driver) == []
     assert [sink.batches() for sink in driver.sinks] == [{}, {}]
 
@@ -205,19 +205,19 @@ def test_a_stream_that_was_replaced_shows_nothing(
     if fails:
         driver.pipeline.error = RuntimeError("a file of the state is not there")
     with pytest.raises(OwnershipLostError):
-        driver.runner.run(batch, 0)
+        driver.run(batch)
     assert [sink.batches() for sink in driver.sinks] == [{}, {}]
     successor.run_all()
     assert everything(successor) == [list(range(10))] * 2
     successor.close()
 
 
-def test_a_batch_that_fails_is_told_once_and_raised(tmp_path: Path) -> None:
+def test_a_batch_that_fails_is_told_once(tmp_path: Path) -> None:
     driver = Driver(tmp_path, reach=10)
     batch = driver.plan()
     driver.pipeline.error = ZeroDivisionError("division by zero")
     with pytest.raises(ZeroDivisionError):
-        driver.runner.run(batch, 0)
+        driver.run(batch)
     assert driver.told.failed == [(0, driver.pipeline.error)]
     assert driver.told.done == []
     assert driver.pipeline.forgotten == []
@@ -234,7 +234,7 @@ def test_a_sink_that_cannot_commit_leaves_the_batch_unfinished(tmp_path: Path) -
 
     second.commit = full  # type: ignore[method-assign]
     with pytest.raises(OSError, match="disk full"):
-        driver.runner.run(batch, 0)
+        driver.run(batch)
     assert committed(driver) == []
     driver.close()
     again = Driver(tmp_path, reach=10)
@@ -248,7 +248,7 @@ def test_a_sink_that_cannot_commit_leaves_the_batch_unfinished(tmp_path: Path) -
 def test_a_batch_had_to_wait_since_it_was_due(tmp_path: Path) -> None:
     driver = Driver(tmp_path, reach=10)
     batch = driver.plan()
-    driver.runner.run(batch, due_ms=driver.clock.now_ms() - 300)
+    driver.run(batch, due_ms=driver.clock.now_ms() - 300)
     (processed,) = driver.told.done
     assert (processed.batch_id, processed.scheduling_ms, processed.processing_ms) == (0, 300, 0)
     assert processed.input_rows == {0: 10}
@@ -257,11 +257,11 @@ def test_a_batch_had_to_wait_since_it_was_due(tmp_path: Path) -> None:
 def test_batches_that_end_out_of_order_are_forgotten_in_order(tmp_path: Path) -> None:
     driver = Driver(tmp_path, reach=40)
     first, second, third = driver.plan(), driver.plan(), driver.plan()
-    driver.runner.run(second, 0)
+    driver.run(second)
     assert driver.source.committed == []  # the first may still read what is before it
-    driver.runner.run(first, 0)
+    driver.run(first)
     assert driver.source.committed == [10, 20]
-    driver.runner.run(third, 0)
+    driver.run(third)
     assert driver.source.committed == [10, 20, 30]
 
 
@@ -278,3 +278,21 @@ def test_a_plan_that_cannot_be_written_is_no_plan(
     driver.source.reach = 5
     batch = driver.plan()
     assert (batch.batch_id, batch.ranges[0].end) == (0, 5)
+
+
+def test_an_error_while_cleaning_up_does_not_undo_the_commit(tmp_path: Path) -> None:
+    driver = Driver(tmp_path, reach=20)
+    batch = driver.plan()
+
+    def broken(end: int) -> None:
+        raise OSError("the source is away")
+
+    driver.source.commit, works = broken, driver.source.commit  # type: ignore[method-assign]
+    with pytest.raises(OSError, match="the source is away"):
+        driver.run(batch)
+    assert committed(driver) == ["0"]
+    assert driver.told.failed == []
+    driver.source.commit = works  # type: ignore[method-assign]
+    driver.run_all()
+    assert driver.source.committed == [20]
+    assert everything(driver) == [list(range(20))] * 2

@@ -62,7 +62,7 @@ class BatchObserver(ABC, Generic[R]):
 
     @abstractmethod
     def batch_failed(self, batch: Batch, error: BaseException) -> None:
-        """The batch is not committed, because of ``error``. The runner raises it after this call."""
+        """The batch is not committed, because of ``error``, which the runner returns after this call."""
 
 
 @dataclass(frozen=True)
@@ -130,10 +130,12 @@ class BatchRunner(Generic[R]):
             self._unfinished_ids.add(batch.batch_id)
             return batch
 
-    def run(self, batch: Batch, due_ms: int) -> None:
-        """Take a planned batch through steps 3 to 7. Raise what makes it fail.
+    def run(self, batch: Batch, due_ms: int) -> BaseException | None:
+        """Take a planned batch through steps 3 to 7.
 
-        ``due_ms`` is when the batch should have begun: the difference is what it had to wait.
+        Returns the error that keeps the batch from being committed, of which the observer has heard; None if
+        it is committed. An error after the commit is raised: the batch counts, and cleaning up goes on with
+        the next one. ``due_ms`` is when the batch should have begun: the difference is what it had to wait.
         """
         began_ms = self._clock.now_ms()
         log_ms = self._log_ms.pop(batch.batch_id, None)
@@ -144,10 +146,10 @@ class BatchRunner(Generic[R]):
             step_ms |= self._commit(batch, result)  # 4
         except BaseException as error:
             failure = self._reason(error)
+            if failure is not error:
+                failure.__cause__ = error
             self._observer.batch_failed(batch, failure)
-            if failure is error:
-                raise
-            raise failure from error
+            return failure
         self._forget(batch)  # 5
         processed = ProcessedBatch(
             batch.batch_id,
@@ -159,6 +161,7 @@ class BatchRunner(Generic[R]):
         )
         self._rates.learn(processed)  # 6
         self._observer.batch_done(batch, result, processed)  # 7
+        return None
 
     def _run(self, batch: Batch) -> R:
         lacking = [sink for sink in self._sinks if not sink.has_batch(batch.batch_id)]

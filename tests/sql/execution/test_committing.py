@@ -31,7 +31,7 @@ def read(spark: SparkSession, stream: MemoryStream) -> Any:
 
 
 def committed(checkpoint: Path) -> set[int]:
-    return {int(path.name) for path in (checkpoint / "commits").glob("*")}
+    return {int(path.name) for path in (checkpoint / "commits").glob("[0-9]*")}
 
 
 # -- stopping --------------------------------------------------------------------------------------

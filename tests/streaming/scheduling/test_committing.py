@@ -29,7 +29,7 @@ def clean() -> Iterator[None]:
 
 
 def committed(checkpoint: Path) -> set[int]:
-    return {int(path.name) for path in (checkpoint / "commits").glob("*")}
+    return {int(path.name) for path in (checkpoint / "commits").glob("[0-9]*")}
 
 
 def wait_in_task(folder: str) -> Callable[[Any], Any]:

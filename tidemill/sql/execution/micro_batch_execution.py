@@ -139,12 +139,14 @@ class MicroBatchExecution(StreamExecution):
             had_work = batch is not None
             if batch is not None:
                 self._set_message(f"Processing batch {batch.batch_id}")
-                self._resources.runner.run(batch, self._clock.now_ms() - late_ms)
+                failure = self._resources.runner.run(batch, self._clock.now_ms() - late_ms)
+                if isinstance(failure, BatchAbandonedError):
+                    return False
+                if failure is not None:
+                    raise failure
             else:
                 planner, pipeline = self._resources.planner, self._resources.pipeline
                 self._progress.idle(planner.next_id, planner.ends, pipeline.watermark)
-        except BatchAbandonedError:
-            return False
         finally:
             self._trigger_ended(had_work)
         if self._must_stop():

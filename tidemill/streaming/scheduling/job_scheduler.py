@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -10,8 +9,6 @@ from collections.abc import Callable
 from tidemill.batches.batch import Batch
 from tidemill.batches.pipeline import BatchResult
 from tidemill.batches.runner import BatchRunner
-
-logger = logging.getLogger(__name__)
 
 
 class JobScheduler:
@@ -21,8 +18,14 @@ class JobScheduler:
     may have, let a batch begin while the one before still runs.
     """
 
-    def __init__(self, runner: BatchRunner[BatchResult], threads: int) -> None:
+    def __init__(
+        self,
+        runner: BatchRunner[BatchResult],
+        threads: int,
+        on_error: Callable[[BaseException], None],
+    ) -> None:
         self._runner = runner
+        self._on_error = on_error
         # Each with the time since when it waits.
         self._waiting: deque[tuple[Batch, int]] = deque()
         # Batches that were submitted and have not ended.
@@ -56,10 +59,10 @@ class JobScheduler:
     def _run_batches(self) -> None:
         while (following := self._next()) is not None:
             try:
-                self._runner.run(*following)
-            except BaseException:  # reported by now
-                logger.debug("batch %s failed", following[0].batch_id, exc_info=True)
-                self.halt()
+                if self._runner.run(*following) is not None:
+                    self.halt()
+            except BaseException as error:  # the batch is committed: go on
+                self._on_error(error)
             finally:
                 with self._changed:
                     self._unfinished -= 1

@@ -76,7 +76,7 @@ class StreamRun:
         self._generator = JobGenerator(clock, graph.batch_ms, self._plan, self._on_loop_error)
         # Batches of a durable stream never overlap: each starts from the state of the one before.
         batch_threads = 1 if durable is not None else CONCURRENT_JOBS.read(conf)
-        self._scheduler = JobScheduler(self._runner, batch_threads)
+        self._scheduler = JobScheduler(self._runner, batch_threads, self._on_scheduler_error)
         self._first_ms = 0
         self._unfinished: list[Batch] = []
 
@@ -159,6 +159,9 @@ class StreamRun:
 
     def _on_loop_error(self, error: BaseException) -> None:
         self._errors.report("The job generator failed.", error)
+
+    def _on_scheduler_error(self, error: BaseException) -> None:
+        self._errors.report("Cleaning up after a batch failed.", error)
 
     def lose_ownership(self, error: CheckpointError) -> None:
         self._errors.report("The stream has lost its checkpoint directory.", error)
