@@ -9,7 +9,12 @@ from tests.faults.harness import Program
 from tests.faults.queries import QueryProgram
 
 # A hundred kills take a quarter of an hour: make test-faults.
-LONG = ["test_all_faults.py", "test_receiver_faults.py", "test_all_query_faults.py"]
+LONG = [
+    "test_all_faults.py",
+    "test_receiver_faults.py",
+    "test_all_query_faults.py",
+    "test_all_two_sinks.py",
+]
 collect_ignore = [] if os.environ.get("TIDEMILL_ALL_FAULTS") == "1" else LONG
 
 

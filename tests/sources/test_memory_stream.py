@@ -124,6 +124,23 @@ def test_a_slower_query_keeps_its_rows(new_stream: Callable[..., MemoryStream]) 
     assert stream.first == 1
 
 
+def test_a_reader_that_ends_lets_go_what_the_others_have_committed(
+    new_stream: Callable[..., MemoryStream],
+) -> None:
+    """Such as ``df.count()`` on the stream, while a batch is committed."""
+    stream = new_stream()
+    query = started(stream)
+    stream.add([(1, "a")])
+    looking = started(stream)
+    query.commit(1)
+    assert stream.first == 0
+    looking.stop()
+    assert stream.first == 1
+    query.stop()
+    stream.add([(2, "b")])
+    assert (stream.first, stream.end) == (1, 2), "the last one leaves what it has not read"
+
+
 def test_with_keep_everything_can_be_read_again(new_stream: Callable[..., MemoryStream]) -> None:
     stream = new_stream(keep=True)
     stream.add([(1, "a")])

@@ -145,14 +145,20 @@ class MemoryStream:
     def _commit(self, source: MemoryStreamSource, end: int) -> None:
         with self._lock:
             self._committed[source] = end
-            done = min(self._committed.values())
-            while not self._keep and self._first < done:
-                self._portions.pop(self._first, None)
-                self._first += 1
+            self._forget()
 
     def _no_longer_reads(self, source: MemoryStreamSource) -> None:
         with self._lock:
             self._committed.pop(source, None)
+            if self._committed:  # else a query that is started again goes on with what is there
+                self._forget()
+
+    def _forget(self) -> None:
+        """Forget the portions that all readers have committed."""
+        done = min(self._committed.values())
+        while not self._keep and self._first < done:
+            self._portions.pop(self._first, None)
+            self._first += 1
 
 
 class MemoryStreamSource(SplitSource):

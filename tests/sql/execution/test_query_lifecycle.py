@@ -197,7 +197,7 @@ def test_a_temporary_checkpoint_lives_as_long_as_it_is_needed(
     spark: SparkSession, numbers: MemoryStream
 ) -> None:
     def location(query: Any) -> Path:
-        return Path(query._execution._parts.directory)
+        return Path(query._execution._spec.checkpoint)
 
     fine = Batches().start(read(spark, numbers).where("n < 0"))
     failing = Batches(on_batch=lambda df, n: 1 / 0).start(read(spark, numbers))
