@@ -292,6 +292,7 @@ def test_an_error_while_cleaning_up_does_not_undo_the_commit(tmp_path: Path) -> 
         driver.run(batch)
     assert committed(driver) == ["0"]
     assert driver.told.failed == []
+    assert [processed.batch_id for processed in driver.told.done] == [0], "listeners hear of it"
     driver.source.commit = works  # type: ignore[method-assign]
     driver.run_all()
     assert driver.source.committed == [20]

@@ -48,6 +48,22 @@ def test_a_managed_table(query: FakeQuery, spark: SparkSession) -> None:
     assert spark.catalog.getTable(NAME).tableType == "MANAGED"
 
 
+def test_the_session_may_go_on_to_another_database(query: FakeQuery, spark: SparkSession) -> None:
+    query.start(TableSink(NAME))
+    query.write(0, [(1, "a")])
+    assert spark.table(NAME).count() == 1
+    before = spark.catalog.currentDatabase()
+    spark.sql("CREATE DATABASE IF NOT EXISTS another_database")
+    try:
+        spark.sql("USE another_database")
+        query.write(1, [(2, "b")])
+        assert sorted_rows(spark.table(f"{before}.{NAME}")) == [(1, "a"), (2, "b")]
+        assert query.sink.table().count() == 2  # type: ignore[union-attr]
+    finally:
+        spark.sql(f"USE {before}")
+        spark.sql("DROP DATABASE another_database")
+
+
 def test_views_are_refused(query: FakeQuery, spark: SparkSession) -> None:
     spark.range(1).createOrReplaceTempView("tidemill_temporary")
     spark.sql(f"CREATE VIEW {NAME}_view AS SELECT 1 AS k")

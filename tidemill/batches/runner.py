@@ -101,16 +101,19 @@ class BatchRunner(Generic[R]):
         self._abandoned = threading.Event()
         # Sources are called by one thread at a time.
         self._planning = threading.Lock()
-        # Batches whose input may still be read, oldest first, and those of them that have not ended.
+        # Batches that are planned and not over, oldest first. Those that ended before an older one are in
+        # ``_ended_ids``.
+        self._running: deque[Batch] = deque()
+        self._ended_ids: set[int] = set()
+        # Batches that are over, and whose input may still be read, oldest first.
         self._readable: deque[Batch] = deque()
-        self._unfinished_ids: set[int] = set()
         # How long it took to log the batches that wait for their turn.
         self._log_ms: dict[int, int] = {}
 
     def resume(self, readable: Sequence[Batch], unfinished: Sequence[Batch]) -> None:
         """Know the batches of an earlier run. Called before the first batch."""
-        self._readable = deque([*readable, *unfinished])
-        self._unfinished_ids = {batch.batch_id for batch in unfinished}
+        self._readable = deque(readable)
+        self._running = deque(unfinished)
 
     def plan(self, time_ms: int, outlook: Outlook | None = None, watermark_ms: int = 0) -> Batch:
         """Make the next batch, and return it when it is durable: steps 1 and 2.
@@ -126,8 +129,7 @@ class BatchRunner(Generic[R]):
                 self._durable.write_offsets(batch.batch_id, plan.record)  # 2
                 self._log_ms[batch.batch_id] = self._clock.now_ms() - began_ms
             self._planner.advance(plan)
-            self._readable.append(batch)
-            self._unfinished_ids.add(batch.batch_id)
+            self._running.append(batch)
             return batch
 
     def run(self, batch: Batch, due_ms: int) -> BaseException | None:
@@ -150,7 +152,6 @@ class BatchRunner(Generic[R]):
                 failure.__cause__ = error
             self._observer.batch_failed(batch, failure)
             return failure
-        self._forget(batch)  # 5
         processed = ProcessedBatch(
             batch.batch_id,
             began_ms,
@@ -159,8 +160,11 @@ class BatchRunner(Generic[R]):
             result.input_rows,
             step_ms,
         )
-        self._rates.learn(processed)  # 6
-        self._observer.batch_done(batch, result, processed)  # 7
+        try:
+            self._forget(batch)  # 5
+        finally:  # the batch is committed, whatever cannot be deleted
+            self._rates.learn(processed)  # 6
+            self._observer.batch_done(batch, result, processed)  # 7
         return None
 
     def _run(self, batch: Batch) -> R:
@@ -222,11 +226,13 @@ class BatchRunner(Generic[R]):
         Batches may run at the same time, and end in any order: forget up to the oldest that still runs.
         """
         with self._planning:
-            self._unfinished_ids.discard(batch.batch_id)
-            ended = self._last_ended()
-            if ended is None:
-                return
-            needed_from = self._pipeline.forget(ended)
+            self._ended_ids.add(batch.batch_id)
+            while self._running and self._running[0].batch_id in self._ended_ids:
+                self._readable.append(self._running.popleft())
+                self._ended_ids.discard(self._readable[-1].batch_id)
+            if not self._readable or batch.batch_id > self._readable[-1].batch_id:
+                return  # an older batch still runs, and may need all of it
+            needed_from = self._pipeline.forget(self._readable[-1])
             while self._readable and self._readable[0].batch_id < needed_from:
                 self._planner.commit(self._readable.popleft())
             fault_point("batch.after-sources")
@@ -235,11 +241,3 @@ class BatchRunner(Generic[R]):
                 if self._pipeline.state is not None:
                     self._pipeline.state.operators.forget_before(oldest)
         fault_point("batch.over")
-
-    def _last_ended(self) -> Batch | None:
-        """Return the newest batch that has ended with all batches before it."""
-        first_running = min(self._unfinished_ids, default=None)
-        for batch in reversed(self._readable):
-            if first_running is None or batch.batch_id < first_running:
-                return batch
-        return None

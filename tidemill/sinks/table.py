@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,8 @@ from tidemill.spark.session.settings import default_format
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+logger = logging.getLogger(__name__)
 
 INSTEAD = "Write it in foreachBatch, such as df.writeTo(name).append()."
 
@@ -50,6 +53,8 @@ class TableSink(Sink):
         self._clock = clock
         self._session: SparkSession | None = None
         self._files: FileSink | None = None
+        # With catalog and database, from the start on: the session may go on to another database.
+        self._full_name = name
 
     def description(self) -> str:
         return f"TableSink[{self._name}]"
@@ -73,7 +78,10 @@ class TableSink(Sink):
         self._started().commit(batch_id)
         # The session remembers which files a table had when it was last read.
         assert self._session is not None
-        self._session.catalog.refreshTable(self._name)
+        try:
+            self._session.catalog.refreshTable(self._full_name)
+        except Exception as error:  # the rows are committed; somebody may have dropped the table
+            logger.warning("the session cannot read the table %s anew: %s", self._full_name, error)
 
     def stop(self) -> None:
         if self._files is not None:
@@ -83,7 +91,7 @@ class TableSink(Sink):
         """All rows of the table."""
         self._started()
         assert self._session is not None
-        return self._session.table(self._name)
+        return self._session.table(self._full_name)
 
     def _started(self) -> FileSink:
         if self._files is None:
@@ -122,6 +130,7 @@ class TableSink(Sink):
                 "another name, or write to the table that the view is made of."
             )
         details = _details(session, self._name)
+        self._full_name = _qualified(details, self._name)
         format, location = details.get("Provider", ""), details.get("Location", "")
         if not location or not is_file_format(session, format):
             raise UnsupportedError(
@@ -168,6 +177,11 @@ def _details(session: SparkSession, name: str) -> dict[str, str]:
     rows = [(row[0], row[1]) for row in session.sql(f"DESCRIBE TABLE EXTENDED {name}").collect()]
     headings = [at for at, (key, _) in enumerate(rows) if key == "# Detailed Table Information"]
     return dict(rows[headings[-1] + 1 :]) if headings else {}
+
+
+def _qualified(details: Mapping[str, str], name: str) -> str:
+    parts = [details.get(part, "") for part in ("Catalog", "Database", "Table")]
+    return ".".join(map(_quoted, parts)) if all(parts) else name
 
 
 def _quoted(name: str) -> str:

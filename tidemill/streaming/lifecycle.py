@@ -6,6 +6,8 @@ import enum
 import logging
 import os
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 from pyspark import RDD, SparkContext
@@ -64,6 +66,7 @@ class StreamLifecycle:
         self._state = StreamingContextState.INITIALIZED
         # Held during start() and stop(): a second call waits for the first one to finish.
         self._transition = threading.RLock()
+        self._is_stopping = False
         warn_if_slow(spark_context)
 
     @property
@@ -103,7 +106,9 @@ class StreamLifecycle:
     def _start_threads(self) -> None:
         try:
             ship_package(self._sc)
-            self._run = self._start.run(self._bus, self._waiter.notify_error)
+            # Known before any batch begins: a function of the first one may call stop().
+            self._run = self._start.prepare(self._bus, self._waiter.notify_error)
+            self._run.start()
         except BaseException:
             # A context that failed halfway through its start cannot be started again.
             self._graph.freeze("failed to start")
@@ -140,10 +145,12 @@ class StreamLifecycle:
                 "stop(stopGraceFully=True) from another thread, or stop() without it"
             )
         if run is not None and inside_a_job:
-            # The batch of this very job is finished, and committed, before anything stops.
-            run.stop_after_running_batch(lambda: self.stop(stopSparkContext))
+            # The batch of this very job is finished, and committed, before anything stops. If another
+            # thread is stopping the context already, that one has the say.
+            if not self._is_stopping:
+                run.stop_after_running_batch(lambda: self.stop(stopSparkContext))
             return
-        with self._transition:
+        with self._transition, self._stopping():
             if self._state is StreamingContextState.ACTIVE:
                 self._stop_threads(stopGraceFully)
             elif self._state is StreamingContextState.INITIALIZED:
@@ -155,6 +162,14 @@ class StreamLifecycle:
         # Even if the streams were stopped before: stop(True) may follow stop(False).
         if stopSparkContext:
             self._sc.stop()
+
+    @contextmanager
+    def _stopping(self) -> Iterator[None]:
+        self._is_stopping = True
+        try:
+            yield
+        finally:
+            self._is_stopping = False
 
     def _stop_threads(self, gracefully: bool) -> None:
         assert self._run is not None

@@ -103,6 +103,45 @@ def test_a_stop_inside_the_function_commits_its_batch(
     assert {n: [row.n for row in rows] for n, rows in again.rows.items()} == {1: [2]}
 
 
+def test_an_error_after_a_stop_inside_the_function_is_an_error(
+    spark: SparkSession, numbers: MemoryStream, tmp_path: Path
+) -> None:
+    numbers.add([(1,)])
+    batches = Batches()
+
+    def stop_and_fail(df: DataFrame, batch_id: int) -> None:
+        batches.query.stop()
+        raise ValueError("the write failed after stop()")
+
+    batches.on_batch = stop_and_fail
+    query = batches.query = batches.start(read(spark, numbers), tmp_path / "checkpoint")
+    with pytest.raises(QueryFailedError, match="the write failed after stop"):
+        query.awaitTermination(60)
+    assert committed(tmp_path / "checkpoint") == set()
+
+
+def test_a_graceful_stop_of_one_batch_runs_no_second_one(
+    spark: SparkSession, numbers: MemoryStream, tmp_path: Path
+) -> None:
+    numbers.add([(1,)])
+    began, go_on = threading.Event(), threading.Event()
+
+    def wait(df: DataFrame, batch_id: int) -> None:
+        began.set()
+        assert go_on.wait(60)
+
+    batches = Batches(on_batch=wait)
+    query = batches.start(read(spark, numbers), tmp_path / "checkpoint", trigger={"once": True})
+    assert began.wait(60)
+    numbers.add([(2,)])
+    stopping = threading.Thread(target=lambda: query.stop(graceful=True))
+    stopping.start()
+    wait_for(lambda: query.status["message"].startswith("Stopping"), "the stop to begin")
+    go_on.set()
+    stopping.join(60)
+    assert batches.runs == [0]
+
+
 # -- running again ---------------------------------------------------------------------------------
 
 

@@ -14,6 +14,7 @@ from pyspark import SparkContext
 
 from tests.waiting import wait_for
 from tidemill.streaming import StreamingContext
+from tidemill.streaming.scheduling.job_scheduler import JobScheduler
 from tidemill.testing import ManualClock
 
 # Functions of a durable stream are pickled: what they share with the test lives in the module.
@@ -112,3 +113,40 @@ def test_a_stop_inside_an_output_operation_commits_its_batch(
         assert StreamingContext.getActive() is None
     assert (tmp_path / "rows").read_text().splitlines() == ["[1, 2]", "[3]"]
     assert committed(tmp_path / "checkpoint") == {0, 1}
+
+
+def test_a_function_of_a_recovered_batch_stops_the_stream_while_it_starts(
+    sc: SparkContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blocked = context(sc, tmp_path, swallow(str(tmp_path)))
+    blocked.start()
+    blocked._clock.advance(1000)  # type: ignore[attr-defined]
+    wait_for(lambda: (tmp_path / "task").exists(), "the task of the batch")
+    blocked.stop(stopSparkContext=False)
+
+    returned = threading.Event()
+    stop = StreamingContext.stop
+
+    def noted(self: StreamingContext, *args: Any, **kwargs: Any) -> None:
+        stop(self, *args, **kwargs)
+        returned.set()
+
+    submitted = JobScheduler.planned_until
+
+    def slow_start(self: JobScheduler, time_ms: int) -> None:
+        if not returned.is_set():
+            assert returned.wait(
+                60
+            )  # start() goes on when the function of the batch has called stop()
+        submitted(self, time_ms)
+
+    monkeypatch.setattr(StreamingContext, "stop", noted)
+    monkeypatch.setattr(JobScheduler, "planned_until", slow_start)
+    again = context(sc, tmp_path, swallow(str(tmp_path)))
+    # The program on disk has the old function: let the graph of this run stop the stream.
+    node = again._graph.outputs[0]
+    node._func = lambda time, rdd: again.stop(stopSparkContext=False)
+    again.start()
+    assert again.awaitTerminationOrTimeout(60)
+    assert again.getState().value == "stopped"
+    assert 0 in committed(tmp_path / "checkpoint")

@@ -12,6 +12,7 @@ import pytest
 from pyspark import SparkContext
 
 from tests.manual_stream import Stream
+from tests.waiting import wait_for
 from tidemill.errors import BatchError
 from tidemill.progress.batch_info import BatchInfo
 from tidemill.streaming import StreamingListener
@@ -316,3 +317,101 @@ def test_sys_exit_in_a_function_is_an_error_not_a_dead_stream(stream: Stream) ->
     with pytest.raises(BatchError, match="SystemExit: 4"):
         stream.driver.run(3)
     assert after == [[2], [3]]
+
+
+def test_windows_are_whole_when_batches_run_at_once(
+    new_stream: Callable[..., Stream], setting: Callable[[str, str], None]
+) -> None:
+    """Jobs are made in the order of batches, however many of them run at the same time."""
+    setting("spark.streaming.concurrentJobs", "3")
+    stream = new_stream()
+    batches = 12
+    order: list[float] = []
+    plain: dict[Any, int] = {}
+    reduced: dict[Any, int] = {}
+
+    def note(time: Any, rdd: Any) -> Any:
+        order.append(time.timestamp())
+        return rdd
+
+    source = stream.ssc.queueStream([[("k", 1)] for _ in range(batches)]).transform(note)
+    source.window(3, 1).foreachRDD(lambda t, rdd: plain.update({t: rdd.count()}))
+    source.reduceByKeyAndWindow(lambda a, b: a + b, lambda a, b: a - b, 3, 1).foreachRDD(
+        lambda t, rdd: reduced.update({t: dict(rdd.collect())["k"]})
+    )
+    stream.start_and_run(batches)
+    assert order == sorted(order)
+    expected = [1, 2, *[3] * (batches - 2)]
+    assert [plain[time] for time in sorted(plain)] == expected
+    assert [reduced[time] for time in sorted(reduced)] == expected
+
+
+def test_a_slice_has_the_batches_that_wait(stream: Stream) -> None:
+    stream.ssc.remember(100)
+    began, go_on = threading.Event(), threading.Event()
+
+    def block(rdd: Any) -> None:
+        began.set()
+        assert go_on.wait(60)
+
+    numbers = stream.ssc.queueStream([[1], [2], [3]])
+    numbers.foreachRDD(block)
+    stream.ssc.start()
+    stream.clock.advance(3000)
+    try:
+        assert began.wait(60)
+        wait_for(lambda: len(numbers.slice(1, 3)) == 3, "the plans of all batches")
+        assert [rdd.collect() for rdd in numbers.slice(1, 3)] == [[1], [2], [3]]
+    finally:
+        go_on.set()
+
+
+def test_a_stop_while_jobs_are_made_leaves_no_thread(
+    new_stream: Callable[..., Stream], setting: Callable[[str, str], None]
+) -> None:
+    setting("spark.streaming.concurrentJobs", "3")
+    before = set(threading.enumerate())
+    stream = new_stream()
+    inside, go_on = threading.Event(), threading.Event()
+
+    def slow(rdd: Any) -> Any:
+        inside.set()
+        assert go_on.wait(60)
+        return rdd
+
+    stream.ssc.queueStream([[1]]).transform(slow).foreachRDD(lambda rdd: rdd.count())
+    stream.ssc.start()
+    stream.clock.advance(1000)
+    assert inside.wait(60)
+    threading.Timer(0.2, go_on.set).start()
+    stream.ssc.stop(stopSparkContext=False)
+    wait_for(
+        lambda: not any("tidemill" in t.name for t in set(threading.enumerate()) - before),
+        "all threads of the stream to end",
+    )
+
+
+def test_a_graceful_stop_finishes_its_batches_although_a_function_stops(stream: Stream) -> None:
+    seen: list[Any] = []
+    inside, go_on = threading.Event(), threading.Event()
+
+    def look(rdd: Any) -> None:
+        seen.append(rdd.collect())
+        if len(seen) == 1:
+            inside.set()
+            assert go_on.wait(60)
+            stream.ssc.stop(stopSparkContext=False)
+
+    stream.ssc.queueStream([[1], [2], [3]]).foreachRDD(look)
+    stream.ssc.start()
+    stream.clock.advance(3000)
+    assert inside.wait(60)
+    stopping = threading.Thread(
+        target=stream.ssc.stop, kwargs={"stopSparkContext": False, "stopGraceFully": True}
+    )
+    stopping.start()
+    wait_for(lambda: stream.ssc._is_stopping, "the graceful stop to begin")
+    go_on.set()
+    stopping.join(60)
+    assert not stopping.is_alive()
+    assert seen == [[1], [2], [3]]

@@ -121,9 +121,10 @@ class MicroBatchExecution(StreamExecution):
             self._must_stop_waiting,
             self._is_wanted_now,
         )
-        if self._is_draining():
+        if self._is_draining() and not isinstance(self._trigger, Once):
             self._resources.stop_receiving()
-            self._resources.end_at_what_is_there()
+            if isinstance(self._trigger, ProcessingTime):  # else the end is known since the start
+                self._resources.end_at_what_is_there()
             while self._run_trigger():
                 pass
 

@@ -47,6 +47,7 @@ class StreamExecution(ABC):
         self._is_trigger_active = False
         self._is_data_available = False
         self._error: BaseException | None = None
+        self._is_abandoned = False
         self._set_up = threading.Event()
         self._ended = threading.Event()
         # How many triggers there have been, with a batch or without.
@@ -147,7 +148,8 @@ class StreamExecution(ABC):
             finally:
                 self._close()
         except BaseException as error:
-            if self._state is not QueryState.STOPPING or not self._has_run:
+            # The error of a batch that a stop has cancelled is not an error of the query.
+            if not self._is_abandoned or not self._has_run:
                 self._error = error
         finally:
             with self._changed:
@@ -205,6 +207,7 @@ class StreamExecution(ABC):
             self._changed.notify_all()
         self._clock.interrupt_waiters()
         if not graceful and may_cancel:
+            self._is_abandoned = True
             self._abandon()  # first: whatever the user's code makes of a cancelled job, it is not committed
             cancel_jobs(self._sc, self._run_id)
         return True

@@ -6,7 +6,7 @@ The start of a new stream with a checkpoint directory, and what is durable after
 2. the directory is checked and taken (``owner``);
 3. sources note what was there before the stream (``sources/``), operators their initial state (``state/``);
 4. the program is written (``program``): from now on the stream exists and would be recovered;
-5. receivers start, then the scaling of executors, and batches begin.
+5. receivers start, then the scaling of executors; batches begin.
 
 A driver that dies before 4 leaves nothing that the next start would go on with. A recovered stream
 skips 1, 3 and 4; an upgraded one does 4 at the end of 3, in one write.
@@ -66,8 +66,11 @@ class StreamStart:
         self._upgraded_from = header
         self._renames = renames
 
-    def run(self, bus: ListenerBus, on_error: Callable[[BatchError], None]) -> StreamRun:
-        """Start the stream, and return its run. Leave nothing running if that fails."""
+    def prepare(self, bus: ListenerBus, on_error: Callable[[BatchError], None]) -> StreamRun:
+        """Make everything ready, and return the run, whose batches begin with its ``start()``.
+
+        Leave nothing running if that fails.
+        """
         directory = self._graph.checkpoint_directory
         conf = self._graph.spark_context.getConf()
         scaling = AllocationSettings.from_conf(conf)
@@ -106,7 +109,6 @@ class StreamStart:
                 self.receivers.start(run.rate_controllers)
             if scaling.enabled:
                 self._scale_executors(scaling, bus)
-            run.start()
             return run
         except BaseException:
             if run is not None:

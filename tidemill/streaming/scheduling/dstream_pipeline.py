@@ -12,7 +12,7 @@ from tidemill.batches.runner import BatchAbandonedError, BatchObserver
 from tidemill.batches.running_state import RunningState
 from tidemill.batches.sink import Sink
 from tidemill.common.clock import Clock
-from tidemill.errors import BatchError
+from tidemill.errors import BatchError, IllegalStateError
 from tidemill.progress.batch_info import ProcessedBatch, StreamInputInfo
 from tidemill.progress.events import (
     BatchCompleted,
@@ -23,8 +23,13 @@ from tidemill.progress.events import (
 )
 from tidemill.progress.listener_bus import ListenerBus
 from tidemill.spark.session.failures import where_it_failed
-from tidemill.spark.session.job_properties import InheritedProperties, cancel_jobs, describe_job
-from tidemill.streaming.scheduling.job import Job, JobSet
+from tidemill.spark.session.job_properties import (
+    InheritedProperties,
+    cancel_jobs,
+    describe_job,
+    is_stopped,
+)
+from tidemill.streaming.scheduling.job import JobSet
 from tidemill.streaming.scheduling.job_threads import (
     JobCompleted,
     JobSkipped,
@@ -38,10 +43,11 @@ if TYPE_CHECKING:
 
 
 class DStreamPipeline(Pipeline, BatchObserver[BatchResult]):
-    """Makes the jobs of a batch when its turn comes, because the state of the batch before is not known
-    earlier; runs them; and tells the listeners how far they have come.
+    """Makes the jobs of a batch, runs them, and tells the listeners how far they have come.
 
-    A batch fails if one of its jobs does. Without a checkpoint directory the stream goes on all the same.
+    With a checkpoint directory the jobs of a batch are made when its turn comes: the state that they start
+    from is not known earlier. Without one they are made when the batch is planned, as in Spark. A batch fails
+    if one of its jobs does; without a checkpoint directory the stream goes on all the same.
     """
 
     def __init__(
@@ -71,10 +77,17 @@ class DStreamPipeline(Pipeline, BatchObserver[BatchResult]):
         return self._graph.running_state
 
     def shape(self, batch: Batch) -> BatchShape:
+        if is_stopped(self._sc):
+            raise IllegalStateError(
+                "the SparkContext of this stream has been stopped: no batch can run"
+            )
         return BatchShape(self._sc.defaultParallelism)
 
     def submitted(self, batch: Batch) -> int:
-        """Announce a batch that has been planned and waits for its turn. Return since when it waits."""
+        """Announce a batch that has been planned and waits for its turn. Return since when it waits.
+
+        On the generator's thread, in the order of batches: windows look back at the batches before.
+        """
         job_set = JobSet(
             batch,
             self._graph.outputs_at(batch.time_ms),
@@ -83,6 +96,10 @@ class DStreamPipeline(Pipeline, BatchObserver[BatchResult]):
         )
         with self._lock:
             self._job_sets[batch.batch_id] = job_set
+        if not self._is_durable:
+            self._make_jobs(job_set)
+            if job_set.early_failure is not None:
+                job_set.operations = {}  # as in Spark, listeners do not hear of a batch without jobs
         if job_set.operations:  # a batch between two slides is no event at all
             self._bus.post(BatchSubmitted(job_set.info()))
         return job_set.submission_ms
@@ -94,7 +111,9 @@ class DStreamPipeline(Pipeline, BatchObserver[BatchResult]):
         job_set.begun(self._clock.now_ms())
         if job_set.operations:
             self._bus.post(BatchStarted(job_set.info()))
-        failure = self._make_and_run_jobs(job_set)
+        if self._is_durable:
+            self._make_jobs(job_set)
+        failure = self._run_jobs(job_set)
         if failure is None:
             job_set.inputs = self._input_infos(batch, finished=True)
         elif self._is_durable:
@@ -105,39 +124,30 @@ class DStreamPipeline(Pipeline, BatchObserver[BatchResult]):
             else {source_id: info.num_records for source_id, info in job_set.inputs.items()}
         )
 
-    def _make_and_run_jobs(self, job_set: JobSet) -> BatchError | None:
-        """Return the first error, if there was one."""
+    def _make_jobs(self, job_set: JobSet) -> None:
+        """Give the set its jobs, or the error that kept them from being made."""
         batch = job_set.batch
+        name = self._names.batch(batch.time_ms)
         try:
-            jobs = self._make_jobs(batch)
+            self._inherited.apply()
+            # Functions given to transform() may run Spark jobs of their own.
+            group = self._names.job_group(batch.time_ms)
+            describe_job(self._sc, group, f"{name}: making its jobs", batch.time_ms)
+            job_set.made(self._graph.generate_jobs(batch))
         except BaseException as error:
-            name = self._names.batch(batch.time_ms)
             failure = self._errors.report(
                 f"The {name} failed {where_it_failed(error)}, while its jobs were made.",
                 error,
                 batch.time_ms,
             )
-            job_set.failed(self._clock.now_ms(), str(failure))
-            return failure
-        job_set.keep_only(jobs)
-        return self._run_jobs(job_set, jobs)
+            job_set.failed(self._clock.now_ms(), failure)
 
-    def _make_jobs(self, batch: Batch) -> list[Job]:
-        self._inherited.apply()
-        # Functions given to transform() may run Spark jobs of their own.
-        describe_job(
-            self._sc,
-            self._names.job_group(batch.time_ms),
-            f"{self._names.batch(batch.time_ms)}: making its jobs",
-            batch.time_ms,
-        )
-        return self._graph.generate_jobs(batch)
-
-    def _run_jobs(self, job_set: JobSet, jobs: Sequence[Job]) -> BatchError | None:
-        first: BatchError | None = None
-        if not jobs:
+    def _run_jobs(self, job_set: JobSet) -> BatchError | None:
+        """Return the first error, if there was one."""
+        first = job_set.early_failure
+        if not job_set.jobs:
             job_set.end_ms = self._clock.now_ms()
-        for event in self.threads.run(jobs):
+        for event in self.threads.run(job_set.jobs):
             match event:
                 case JobStarted(job, at_ms):
                     job_set.started(job, at_ms)

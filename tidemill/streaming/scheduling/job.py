@@ -7,6 +7,7 @@ from dataclasses import InitVar, dataclass, field, replace
 from typing import Any
 
 from tidemill.batches.batch import Batch
+from tidemill.errors import BatchError
 from tidemill.progress.batch_info import BatchInfo, OutputOperationInfo, StreamInputInfo
 from tidemill.streaming.graph.creation_site import CreationSite
 
@@ -23,7 +24,7 @@ class Job:
 
 @dataclass
 class JobSet:
-    """All jobs of one batch. Changed only by the job scheduler's event loop."""
+    """All jobs of one batch, and how far they have come. One thread at a time changes it."""
 
     batch: Batch
     sites: InitVar[Mapping[int, CreationSite]]
@@ -32,7 +33,9 @@ class JobSet:
     start_ms: int | None = None
     end_ms: int | None = None
     operations: dict[int, OutputOperationInfo] = field(default_factory=dict)
-    _failed_early: bool = False
+    jobs: Sequence[Job] = ()
+    # The error that kept the jobs from being made.
+    early_failure: BatchError | None = None
 
     def __post_init__(self, sites: Mapping[int, CreationSite]) -> None:
         self.operations = {
@@ -44,43 +47,33 @@ class JobSet:
     def time_ms(self) -> int:
         return self.batch.time_ms
 
-    def keep_only(self, jobs: Sequence[Job]) -> None:
-        """An output operation that was expected has nothing to do after all."""
+    def made(self, jobs: Sequence[Job]) -> None:
+        """Take the jobs. An output operation without a job has nothing to do in this batch."""
+        self.jobs = jobs
         ids = {job.output_op_id for job in jobs}
         self.operations = {n: info for n, info in self.operations.items() if n in ids}
 
-    def begun(self, now_ms: int) -> bool:
-        """Note that work on the batch has begun. True the first time."""
-        first = self.start_ms is None
-        if first:
-            self.start_ms = now_ms
-        return first
+    def begun(self, now_ms: int) -> None:
+        """Note that work on the batch has begun."""
+        self.start_ms = now_ms
 
     def started(self, job: Job, now_ms: int) -> None:
         self._update(job, start_ms=now_ms)
 
-    def completed(self, job: Job, now_ms: int, failure: str | None) -> bool:
-        """Note that a job has ended. True if the whole batch has."""
+    def completed(self, job: Job, now_ms: int, failure: str | None) -> None:
+        """Note that a job has ended, and with the last job the batch."""
         self._update(job, end_ms=now_ms, failure=failure)
-        if any(operation.end_ms is None for operation in self.operations.values()):
-            return False
-        self.end_ms = now_ms
-        return True
+        if all(operation.end_ms is not None for operation in self.operations.values()):
+            self.end_ms = now_ms
 
-    def failed(self, now_ms: int, failure: str) -> None:
+    def failed(self, now_ms: int, failure: BatchError) -> None:
         """Note that the batch failed before any of its jobs began."""
         self.end_ms = now_ms
-        self._failed_early = True
+        self.early_failure = failure
         self.operations = {
-            n: replace(info, start_ms=now_ms, end_ms=now_ms, failure=failure)
+            n: replace(info, start_ms=now_ms, end_ms=now_ms, failure=str(failure))
             for n, info in self.operations.items()
         }
-
-    @property
-    def has_failed(self) -> bool:
-        return self._failed_early or any(
-            operation.failure is not None for operation in self.operations.values()
-        )
 
     def info(self) -> BatchInfo:
         return BatchInfo(

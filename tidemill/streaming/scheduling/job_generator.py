@@ -60,6 +60,9 @@ class JobGenerator:
         reached = threading.Event()
         return not self._events.post(Drain(reached)) or reached.wait(timeout_s)
 
+    def is_current_thread(self) -> bool:
+        return self._events.is_current_thread()
+
     def stop(self) -> None:
         self._timer.stop()
         self._events.stop()

@@ -86,11 +86,15 @@ class JobScheduler:
             self._is_halted = True
             self._changed.notify_all()
 
+    def _is_over(self) -> bool:
+        """Return True if no batch will begin any more, so that waiting for one would never end."""
+        return self._is_halted or self._is_stopping
+
     def wait_until_idle(self, timeout_s: float) -> bool:
         """Wait until every submitted batch has ended. Return False if that took too long."""
         with self._changed:
             return self._changed.wait_for(
-                lambda: self._is_halted or self._unfinished == 0, timeout_s
+                lambda: self._is_over() or self._unfinished == 0, timeout_s
             )
 
     def wait_until_processed(self, time_ms: int, timeout_s: float) -> bool:
@@ -98,7 +102,7 @@ class JobScheduler:
         with self._changed:
             return self._changed.wait_for(
                 lambda: (
-                    self._is_halted or (self._planned_until_ms >= time_ms and self._unfinished == 0)
+                    self._is_over() or (self._planned_until_ms >= time_ms and self._unfinished == 0)
                 ),
                 timeout_s,
             )
@@ -106,7 +110,7 @@ class JobScheduler:
     def wait_until_planned(self, is_left: Callable[[], bool], timeout_s: float) -> bool:
         """Wait for as many batch times as it takes until nothing ``is_left``. Return False if too slow."""
         with self._changed:
-            return self._changed.wait_for(lambda: self._is_halted or not is_left(), timeout_s)
+            return self._changed.wait_for(lambda: self._is_over() or not is_left(), timeout_s)
 
     def is_current_thread(self) -> bool:
         return threading.current_thread() in self._threads

@@ -64,6 +64,7 @@ class JobThreads:
         self._inherited = inherited
         concurrent_jobs = CONCURRENT_JOBS.read(spark_context.getConf())
         self._stopping = threading.Event()
+        self._lock = threading.Lock()
         self._waiting: queue.SimpleQueue[tuple[Job, Callable[[JobEvent], None]] | None] = (
             queue.SimpleQueue()
         )
@@ -83,8 +84,13 @@ class JobThreads:
                 yield from self._events(job)
             return
         events: queue.SimpleQueue[JobEvent] = queue.SimpleQueue()
-        for job in jobs:
-            self._waiting.put((job, events.put))
+        with self._lock:
+            for job in jobs:
+                # Behind the marks of stop() nobody would ever take them.
+                if self._stopping.is_set():
+                    events.put(JobSkipped(job))
+                else:
+                    self._waiting.put((job, events.put))
         running = len(jobs)
         while running:
             event = events.get()
@@ -134,7 +140,8 @@ class JobThreads:
 
     def stop(self) -> list[threading.Thread]:
         """Begin no other job. Return the threads, which end with the jobs they run."""
-        self._stopping.set()
-        for _ in self._threads:
-            self._waiting.put(None)
+        with self._lock:
+            self._stopping.set()
+            for _ in self._threads:
+                self._waiting.put(None)
         return self._threads

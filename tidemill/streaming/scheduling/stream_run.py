@@ -187,7 +187,11 @@ class StreamRun:
 
     def runs_current_thread(self) -> bool:
         """True inside an output operation or a function given to ``transform``."""
-        return self._scheduler.is_current_thread() or self.pipeline.threads.is_current_thread()
+        return (
+            self._scheduler.is_current_thread()
+            or self.pipeline.threads.is_current_thread()
+            or self._generator.is_current_thread()
+        )
 
     # -- stopping ------------------------------------------------------------------------------
 
@@ -215,7 +219,7 @@ class StreamRun:
         threads = [*self._scheduler.stop(), *self.pipeline.threads.stop()]
         self.pipeline.cancel()
         for thread in threads:
-            if thread.ident is not None:
+            if thread.ident is not None and thread is not threading.current_thread():
                 thread.join(timeout_s)
                 if thread.is_alive():
                     logger.warning(
