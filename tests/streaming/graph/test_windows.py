@@ -157,12 +157,17 @@ def test_a_window_longer_than_its_lineage_may_grow(stream: Stream) -> None:
 
 
 def test_batches_that_outgrow_one_partition_keep_the_window_right(stream: Stream) -> None:
+    """A window has several partitions while a large batch is in it: that depends on its batches alone."""
     small = [[("a", 1), ("b", 1)]] * 3
     large = [[(f"k{n % 7}", 1) for n in range(50_000)]]
-    batches = small + large + small
-    results = collected(stream.ssc.queueStream(batches).reduceByKeyAndWindow(add, sub, 4))
+    batches = small + large + small * 2
+    windowed = stream.ssc.queueStream(batches).reduceByKeyAndWindow(add, sub, 4)
+    results = collected(windowed)
+    partitions: list[int] = []
+    windowed.foreachRDD(lambda rdd: partitions.append(rdd.getNumPartitions()))
     stream.start_and_run(len(batches))
     assert [dict(r) for r in results] == [reduced(w) for w in windows_of(batches, 4, 1)]
+    assert partitions == [1, 1, 1, 2, 2, 2, 2, 1, 1, 1]
 
 
 def test_windows_of_windows(stream: Stream) -> None:

@@ -40,16 +40,16 @@ class BlockNode(DStreamNode):
     def __init__(self, parent: DStreamNode, combiner: Combiner, num_partitions: int | None) -> None:
         super().__init__(parent.graph, parent.slide_ms, [parent])
         self._combiner = combiner
+        # Unless the user asked for a number, a small batch has one partition.
         self._requested_partitions = num_partitions
-        # Unless the user asked for a number: one partition while batches are small; from the first large
-        # batch on, and for good, as many as there are cores.
-        self.num_partitions = num_partitions or 1
         self.storage_level = StorageLevel.MEMORY_AND_DISK
 
     def forget_run(self) -> None:
         super().forget_run()
         # The times of batches without records: a long window asks for each many times.
         self._empty_times: set[int] = set()
+        # How many partitions the block of a time has.
+        self._partitions: dict[int, int] = {}
 
     def compute(self, time_ms: int) -> RDD[Any] | None:
         (parent,) = self.dependencies
@@ -57,9 +57,12 @@ class BlockNode(DStreamNode):
         if rdd is None or rdd.getNumPartitions() == 0:
             self._empty_times.add(time_ms)
             return None
-        if self._requested_partitions is None and rdd.getNumPartitions() > 1:
-            self.num_partitions = default_partitions(self.graph.spark_context)
-        combined = combine_by_key(rdd, self._combiner, self.num_partitions)
+        partitions = self._requested_partitions
+        if partitions is None:
+            is_large = rdd.getNumPartitions() > 1
+            partitions = default_partitions(self.graph.spark_context) if is_large else 1
+        self._partitions[time_ms] = partitions
+        combined = combine_by_key(rdd, self._combiner, partitions)
         return combined.mapPartitionsWithIndex(_ToBlock(time_ms), preservesPartitioning=True)
 
     def clear_metadata(self, time_ms: int) -> None:
@@ -67,6 +70,17 @@ class BlockNode(DStreamNode):
         self._empty_times = {
             at_ms for at_ms in self._empty_times if at_ms > time_ms - self.remember_ms
         }
+        for at_ms in [at_ms for at_ms in self._partitions if at_ms <= time_ms - self.remember_ms]:
+            del self._partitions[at_ms]
+
+    def most_partitions(self, after_ms: int, until_ms: int) -> int:
+        """Return the largest number of partitions of the blocks of a window.
+
+        It depends on the batches of the window alone: the window has the same partitions when it is computed
+        again after a restart.
+        """
+        inside = (n for at_ms, n in self._partitions.items() if after_ms < at_ms <= until_ms)
+        return max(inside, default=self._requested_partitions or 1)
 
 
 class ReducedWindowNode(DStreamNode):
@@ -115,7 +129,8 @@ class ReducedWindowNode(DStreamNode):
             self._since_refresh += 1
         if not parts:
             return self.graph.spark_context.emptyRDD()
-        merged = _zip_partitions(self.graph.spark_context, parts, self._blocks.num_partitions)
+        partitions = self._blocks.most_partitions(window_start_ms, time_ms)
+        merged = _zip_partitions(self.graph.spark_context, parts, partitions)
         state = merged.mapPartitionsWithIndex(
             _MergeWindow(self._merge, self._inverse, window_start_ms), preservesPartitioning=True
         )
@@ -136,8 +151,8 @@ class ReducedWindowNode(DStreamNode):
 def _zip_partitions(spark_context: SparkContext, rdds: list[RDD[Any]], partitions: int) -> RDD[Any]:
     """Make one RDD whose partition *i* has the elements of partition *i* of all ``rdds``.
 
-    Spark's union does that for RDDs that are partitioned alike. RDDs from before the number of
-    partitions grew are exchanged first.
+    Spark's union does that for RDDs that are partitioned alike. RDDs with another number of partitions
+    are exchanged first.
     """
     if partitions == 1:
         return spark_context.union(rdds).coalesce(1)
