@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemill.batches.batch import UNLIMITED, AdmissionLimit
-from tidemill.batches.rate_controller import RateController, rate_controllers
+from tidemill.batches.rate_controller import FixedRate, RateController, rate_controllers
 from tidemill.batches.rate_estimator import PIDRateEstimator
 
 
@@ -30,6 +30,12 @@ def test_without_any_rate_there_is_no_limit() -> None:
     assert fresh.limit(1000, static) == static
     fresh.on_batch(1000, 500, 1000, 0)  # says how fast the stream is, and no rate yet
     assert (fresh.rate_per_s, fresh.limit(1000)) == (None, UNLIMITED)
+
+
+def test_a_fixed_rate_takes_over_nothing_that_was_learned() -> None:
+    fixed = FixedRate(PIDRateEstimator(1000), 5000.0)
+    fixed.restore(20.0)
+    assert (fixed.rate_per_s, records(fixed)) == (None, 5000)
 
 
 def test_the_rate_becomes_records_of_an_interval() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -35,11 +36,12 @@ def new_stream() -> Iterator[Callable[..., MemoryStream]]:
         stream.close()
 
 
-def started(stream: MemoryStream) -> SplitSource:
+def started(stream: MemoryStream, directory: Path | None = None) -> SplitSource:
+    """A reader; one with a directory is that of a query."""
     factory = source_named(stream.name)
     assert factory is not None
     source = factory({})
-    source.start(runtime())
+    source.start(runtime(directory=directory))
     return source
 
 
@@ -125,11 +127,11 @@ def test_a_slower_query_keeps_its_rows(new_stream: Callable[..., MemoryStream]) 
 
 
 def test_a_reader_that_ends_lets_go_what_the_others_have_committed(
-    new_stream: Callable[..., MemoryStream],
+    new_stream: Callable[..., MemoryStream], tmp_path: Path
 ) -> None:
     """Such as ``df.count()`` on the stream, while a batch is committed."""
     stream = new_stream()
-    query = started(stream)
+    query = started(stream, tmp_path)
     stream.add([(1, "a")])
     looking = started(stream)
     query.commit(1)
@@ -139,6 +141,21 @@ def test_a_reader_that_ends_lets_go_what_the_others_have_committed(
     query.stop()
     stream.add([(2, "b")])
     assert (stream.first, stream.end) == (1, 2), "the last one leaves what it has not read"
+
+
+def test_a_query_that_stops_its_readers_one_by_one_can_go_on(
+    new_stream: Callable[..., MemoryStream], tmp_path: Path
+) -> None:
+    stream = new_stream()
+    slow, fast = started(stream, tmp_path), started(stream, tmp_path)
+    stream.add([(1, "a")])
+    stream.add([(2, "b")])
+    fast.commit(2)
+    slow.commit(1)
+    slow.stop()
+    fast.stop()
+    again = started(stream, tmp_path)
+    assert rows(again, 1, 2) == [(2, "b")]
 
 
 def test_with_keep_everything_can_be_read_again(new_stream: Callable[..., MemoryStream]) -> None:

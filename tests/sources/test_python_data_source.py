@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import chain
 from typing import Any
 
@@ -10,6 +11,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceStreamReader,
+    SimpleDataSourceStreamReader,
 )
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
@@ -19,7 +21,7 @@ from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
 from tests.sources.python_sources import SCHEMA, Counter, CounterReader, Drops
 from tests.sources.reading import next_range, read, rows, runtime
-from tidemill.batches.batch import UNLIMITED, AdmissionLimit, OffsetRange
+from tidemill.batches.batch import EVERYTHING, UNLIMITED, AdmissionLimit, OffsetRange
 from tidemill.batches.table_source import SplitSource
 from tidemill.errors import UsageError
 from tidemill.sources.python_data_source import python_stream_source
@@ -91,6 +93,38 @@ def test_available_now_without_help_of_the_reader_is_one_batch() -> None:
     source = table(Drops)
     source.prepare_available_now()
     assert [range_.end for range_ in take_all(source)] == [{"n": 2}]
+
+
+@pytest.mark.parametrize("prepared", [False, True])
+def test_everything_is_read_whatever_the_reader_would_take(prepared: bool) -> None:
+    """``trigger(once=True)``, and ``availableNow`` with a reader that cannot be told to stop."""
+    source = table(Counter, upTo="42")
+    if prepared:
+        source.prepare_available_now()
+    ranges = take_all(source, UNLIMITED if prepared else EVERYTHING)
+    assert [range_.end for range_ in ranges] == [{"n": 42}]
+
+
+def test_offsets_are_equal_whatever_the_order_of_their_keys() -> None:
+    class Reader(SimpleDataSourceStreamReader):
+        there = 0
+
+        def initialOffset(self) -> dict[str, int]:
+            return {"partition": 0, "n": 0}
+
+        def read(self, start: dict[str, int]) -> tuple[Iterator[Any], dict[str, int]]:
+            rows = ((n, "read") for n in range(start["n"], self.there))
+            return rows, {"n": self.there, "partition": 0}
+
+    class Source(Drops):
+        def simpleStreamReader(self, schema: StructType) -> SimpleDataSourceStreamReader:
+            return Reader()
+
+    source = table(Source)
+    assert take_all(source) == []
+    Reader.there = 5
+    (range_,) = take_all(source)
+    assert [row[0] for row in rows(source, range_.start, range_.end)] == [0, 1, 2, 3, 4]
 
 
 def test_available_now_is_left_to_a_reader_that_knows_it() -> None:

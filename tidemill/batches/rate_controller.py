@@ -121,7 +121,10 @@ class RateController:
 
 
 class FixedRate(RateController):
-    """A limit without backpressure: it never learns."""
+    """A limit without backpressure: it never learns, nor takes over what an earlier run has learned."""
+
+    def restore(self, rate_per_s: float) -> None:
+        pass
 
     def on_batch(
         self, processing_end_ms: int, records: int, processing_ms: int, scheduling_ms: int

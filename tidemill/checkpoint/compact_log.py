@@ -25,6 +25,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Protocol
 
 from tidemill.common.clock import Clock
@@ -105,6 +106,18 @@ def live_files(files: Mapping[int, str]) -> dict[int, str]:
     """
     last_compact = max((n for n, name in files.items() if name.endswith(COMPACT)), default=EMPTY)
     return {n: name for n, name in files.items() if n >= last_compact}
+
+
+def first_gap(live: Mapping[int, str]) -> int | None:
+    """Return the first batch that is missing among live files, or None: they go on from 0 or a compact file.
+
+    >>> first_gap({9: "9.compact", 10: "10"}), first_gap({0: "0", 2: "2"}), first_gap({3: "3"})
+    (None, 1, 2)
+    """
+    numbers = sorted(live)
+    if numbers and numbers[0] > 0 and not live[numbers[0]].endswith(COMPACT):
+        return numbers[0] - 1
+    return next((one + 1 for one, other in pairwise(numbers) if other != one + 1), None)
 
 
 def is_compact(batch_id: int, interval: int) -> bool:

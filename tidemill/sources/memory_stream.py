@@ -147,10 +147,11 @@ class MemoryStream:
             self._committed[source] = end
             self._forget()
 
-    def _no_longer_reads(self, source: MemoryStreamSource) -> None:
+    def _no_longer_reads(self, source: MemoryStreamSource, continues: bool) -> None:
+        """Forget a reader. ``continues`` is for one that may be started again and go on where it was."""
         with self._lock:
             self._committed.pop(source, None)
-            if self._committed:  # else a query that is started again goes on with what is there
+            if self._committed and not continues:
                 self._forget()
 
     def _forget(self) -> None:
@@ -172,6 +173,7 @@ class MemoryStreamSource(SplitSource):
     def __init__(self, stream: MemoryStream) -> None:
         self._stream = stream
         self._available: int | None = None
+        self._continues = False
 
     def schema(self) -> StructType:
         return self._stream.schema
@@ -183,6 +185,8 @@ class MemoryStreamSource(SplitSource):
         return True
 
     def start(self, runtime: SourceRuntime) -> None:
+        # A query has a log. Without one, somebody only looks, such as df.count().
+        self._continues = runtime.log is not None
         self._stream._reads(self)
 
     def initial_offset(self) -> Offset:
@@ -224,7 +228,7 @@ class MemoryStreamSource(SplitSource):
         self._stream._commit(self, end)
 
     def stop(self) -> None:
-        self._stream._no_longer_reads(self)
+        self._stream._no_longer_reads(self, self._continues)
 
 
 def memory_stream_source(options: Mapping[str, str]) -> MemoryStreamSource:

@@ -26,7 +26,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from tidemill.batches.batch import AdmissionLimit, Offset, OffsetRange, RangeSize
+from tidemill.batches.batch import EVERYTHING, AdmissionLimit, Offset, OffsetRange, RangeSize
 from tidemill.batches.source import SourceRuntime
 from tidemill.batches.table_source import Split, SplitReader, SplitSource
 from tidemill.errors import SourceError
@@ -100,9 +100,10 @@ class _PythonSource(SplitSource):
     def latest_offset(self, start: Offset, limit: AdmissionLimit, time_ms: int) -> Offset:
         if self._end_of_all is not None:
             return self._end_of_all
-        end = _checked_offset(self._source.name(), self._read_up_to(start, limit))
+        # A reader that cannot be told to stop at what is there now gives all of it in one batch.
+        now = EVERYTHING if self._one_batch else limit
+        end = _checked_offset(self._source.name(), self._read_up_to(start, now))
         if self._one_batch:
-            # The reader cannot be told to stop at what is there now, so all that it finds now is one batch.
             self._end_of_all = end
         return end
 
@@ -199,13 +200,13 @@ class SimplePythonStreamSource(_PythonSource):
         return _checked_offset(self._source.name(), self._reader.initialOffset())
 
     def _read_up_to(self, start: Offset, limit: AdmissionLimit) -> Offset:
-        known = next((part for part in self._read if _same(part.start, start)), None)
+        known = next((part for part in self._read if part.start == start), None)
         if known is not None:
             return known.end  # an abandoned plan: its rows are still there
         rows, end = self._reader.read(start)
         batches = list(_as_arrow(iter(rows), self._schema, self._source))
         table = pa.Table.from_batches(batches, arrow_schema(self._schema))
-        if not _same(start, end):
+        if start != end:
             self._read.append(_Prefetched(start, end, table))
         elif table.num_rows:
             raise SourceError(
@@ -233,16 +234,16 @@ class SimplePythonStreamSource(_PythonSource):
         parts: list[pa.Table] = []
         at = range_.start
         for part in self._read:
-            if _same(part.start, at):
+            if part.start == at:
                 parts.append(part.rows)
                 at = part.end
-                if _same(at, range_.end):
+                if at == range_.end:
                     return pa.concat_tables(parts)
         return None
 
     def commit(self, end: Offset) -> None:
         for index, part in enumerate(self._read):
-            if _same(part.end, end):
+            if part.end == end:
                 del self._read[: index + 1]
                 break
         super().commit(end)
@@ -319,10 +320,6 @@ def _pickled(partition: InputPartition) -> Split:
     return base64.b64encode(cloudpickle.dumps(partition)).decode("ascii")  # type: ignore[no-untyped-call]
 
 
-def _same(one: Offset, other: Offset) -> bool:
-    return json.dumps(one) == json.dumps(other)
-
-
 def _checked_offset(name: str, offset: Any) -> Offset:
     """Return the offset as it will come back from the log."""
     try:
@@ -349,8 +346,12 @@ _LIMIT_FIELDS = {
 def _read_limit(default: Any, limit: AdmissionLimit) -> Any:
     """Return the reader's default limit, made stricter where the query's limit of the same kind is.
 
-    The reader gets no other kind of limit: it need not know them.
+    The reader gets no other kind of limit: it need not know them. A batch of everything has no limit.
     """
+    if limit.everything:
+        from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+        return ReadAllAvailable()
     field, ours = _LIMIT_FIELDS.get(type(default).__name__, (None, ""))
     most = getattr(limit, ours, None) if field else None
     if field is None or most is None:

@@ -230,12 +230,28 @@ def test_two_new_queries_at_once(
     other.start(FileSink("parquet", str(target)))
     query.write(0, [(1, "a")])
     before = len(visible(target))
-    with pytest.raises(CheckpointError, match="batch 0 has been written there"):
+    with pytest.raises(CheckpointError, match="it has the batches of the query"):
         other.write(0, [(2, "b")])
+    other.sink.stop()
     with pytest.raises(CheckpointError):
         other.start(FileSink("parquet", str(target)))
     assert sorted_rows(spark.read.parquet(str(target))) == [(1, "a")]
     assert len(visible(target)) == before, "the other one has undone what it could not commit"
+
+
+def test_a_query_that_comes_late_is_refused_though_its_number_is_free(
+    spark: SparkSession, query: FakeQuery, target: Path, tmp_path: Path
+) -> None:
+    """The manifest of a long query has lost its first entries to cleaning."""
+    other = FakeQuery(spark, tmp_path / "other", query_id="another")
+    query.start(FileSink("parquet", str(target)))
+    other.start(FileSink("parquet", str(target)))
+    query.write(0, [(1, "a")])
+    query.write(1, [(2, "b")])
+    (target / "_spark_metadata" / "0").rename(tmp_path / "cleaned")
+    with pytest.raises(CheckpointError, match="it has the batches of the query"):
+        other.write(0, [(3, "c")])
+    assert not (target / "_spark_metadata" / "0").exists()
 
 
 def test_a_damaged_manifest_is_named(query: FakeQuery, target: Path) -> None:

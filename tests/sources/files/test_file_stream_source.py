@@ -21,7 +21,7 @@ from tidemill.batches.batch import UNLIMITED, AdmissionLimit, OffsetRange
 from tidemill.batches.source import SourceRuntime
 from tidemill.checkpoint.local_storage import LocalStorage
 from tidemill.checkpoint.source_log import SourceLog
-from tidemill.errors import CheckpointError, UsageError
+from tidemill.errors import CheckpointError, DamagedCheckpointError, UsageError
 from tidemill.sources.files import sink_manifest
 from tidemill.sources.files.clean_source import Archiver, Deleter
 from tidemill.sources.files.file_stream_options import (
@@ -686,6 +686,10 @@ def test_only_what_a_manifest_lists_is_read(
         (manifest / name).unlink()
     assert take(source, at(1)) == (at(2), ["c d"])
     assert take(source, at(2)) == (at(2), [])
+    put(manifest, "4", 1, f"v1\n{manifest_line(whole)}")
+    with pytest.raises(DamagedCheckpointError, match="3: is missing, although later batches"):
+        take(source, at(2))
+    (manifest / "4").unlink()
     assert batches(make(pathGlobFilter="? d")) == [["c d"]]
     assert batches(make(f"{incoming}/*")) == [["a", "torn", "b", "c d"]]
     with pytest.raises(UsageError, match="cleanSource cannot be used"):

@@ -139,6 +139,8 @@ class FileSink(Sink):
 
     def commit(self, batch_id: int) -> None:
         runtime = self._started()
+        if not self._claimed:
+            self._require_unclaimed(runtime)
         if self.has_batch(batch_id):  # 4
             StagedBatch(self._target, runtime.query_id, batch_id).remove()
             return
@@ -208,6 +210,12 @@ class FileSink(Sink):
             raise IllegalStateError(f"{self.description()} has not started")
         return self._runtime
 
+    def _require_unclaimed(self, runtime: SinkRuntime) -> None:
+        """Look once more before the first batch of this run: another query may have begun here since."""
+        owner = self._manifest.owner()
+        if owner is not None and owner.get("queryId") != runtime.query_id:
+            raise self._somebody_else(f"it has the batches of {_named(owner)}")
+
     def _claim(self, runtime: SinkRuntime) -> None:
         """Say whose directory it is, once: after a batch, because the manifest has room for one query."""
         if not self._claimed and self._manifest.owner() is None:
@@ -229,9 +237,7 @@ class FileSink(Sink):
             if not self._options.allow_foreign_files and not is_first:
                 self._require_no_files()
             return
-        owner = self._manifest.owner()
-        if owner is not None and owner.get("queryId") != runtime.query_id:
-            raise self._somebody_else(f"it has the batches of {_named(owner)}")
+        self._require_unclaimed(runtime)
         if not planned:
             raise self._somebody_else(
                 f"it has the batches of another query up to {latest}, and this query is new "

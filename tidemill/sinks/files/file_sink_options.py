@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 OWN = ("retention", "allowForeignFiles")
 OF_THE_QUERY = ("checkpointLocation", "path", "queryName")
 # Options of every format that Spark's lists lack.
-OF_ALL_FORMATS = ("compression", "maxRecordsPerFile", "partitionOverwriteMode")
+OF_ALL_FORMATS = ("compression", "maxRecordsPerFile", "partitionOverwriteMode", "timeZone")
 
 
 class FileSinkOptions:

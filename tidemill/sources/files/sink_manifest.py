@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 
-from tidemill.checkpoint.compact_log import batch_files, decode, live_files
+from tidemill.checkpoint.compact_log import batch_files, decode, first_gap, live_files
 from tidemill.checkpoint.storage import Storage
 from tidemill.errors import DamagedCheckpointError
 from tidemill.sources.files.directory import FoundFile
@@ -51,10 +51,22 @@ class ManifestTree:
         return self._candidates
 
     def _listed(self) -> list[FoundFile]:
-        """Return the files listed since the last call. Old ones may come again, in a compact file."""
+        """Return the files listed since the last call. Old ones may come again, in a compact file.
+
+        A listing that lacks a batch is repeated: the writer may have compacted its log meanwhile. If the
+        batch is still missing then, the manifest is damaged: nobody would ever read its files.
+        """
+        missing: int | None = None
         while True:
             files = batch_files(self._storage.list(""))
             live = live_files(files)
+            before, missing = missing, first_gap(live)
+            if missing is not None:
+                if missing == before:
+                    raise self._damaged(
+                        f"{missing}", "is missing, although later batches are there"
+                    )
+                continue
             names = [name for number, name in live.items() if number > self._last_read]
             try:
                 listed = [file for name in names for file in self._parse(name)]
@@ -81,10 +93,13 @@ class ManifestTree:
                 and self._filter.takes_time(int(record["modificationTime"]))
             ]
         except (ValueError, LookupError, TypeError, AttributeError) as error:
-            raise DamagedCheckpointError(
-                self._storage.full_name(name),
-                f"cannot be read ({error})",
-                "Restore it from a backup: without it, nobody knows which files are whole. Or read another "
-                "directory. Nothing has been changed.",
-                self._storage.uri,
-            ) from None
+            raise self._damaged(name, f"cannot be read ({error})") from None
+
+    def _damaged(self, name: str, finding: str) -> DamagedCheckpointError:
+        return DamagedCheckpointError(
+            self._storage.full_name(name),
+            finding,
+            "Restore it from a backup: without it, nobody knows which files are whole. Or read another "
+            "directory. Nothing has been changed.",
+            self._storage.uri,
+        )
