@@ -36,6 +36,7 @@ os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSeri
 LONG_FILES = (
     "tests/test_examples.py",
     "tests/faults/",
+    "tests/test_pages.py",
     "tests/streaming/test_shutdown.py",
     "tests/cluster/",
     "tests/sql/execution/test_watermarks.py",

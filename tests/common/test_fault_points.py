@@ -125,16 +125,18 @@ DRIVER = """
 import subprocess, sys
 from tidemill.common.fault_points import fault_point
 
+# Helper and worker may write at the same time: each in one call, so that their words stay apart.
 helper = '''
-import sys
+import os, sys
 print("ready", flush=True)
 sys.stdin.readline()  # comes to an end when the driver does
-print("helper", file=sys.stderr, flush=True)
+os.write(2, b" helper ")
 '''
 worker = '''
+import os
 from tidemill.common.fault_points import fault_point
 fault_point("here")
-print("worker", flush=True)
+os.write(1, b" worker ")
 '''
 pipe = subprocess.PIPE
 started = subprocess.Popen([sys.executable, "-c", helper], stdin=pipe, stdout=pipe, stderr=sys.stdout)
