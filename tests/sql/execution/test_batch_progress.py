@@ -1,11 +1,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
 from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as sql
 from pyspark.sql.streaming import StreamingQueryListener
@@ -18,25 +16,11 @@ from pyspark.sql.streaming.listener import (
 )
 
 from tests.sql.batches import Batches, advance, first_trigger, stopped_at_end
+from tests.sql.execution.numbers import read, rows
 from tests.waiting import wait_for
 from tidemill.testing import ManualClock, MemoryStream
 
 EVERY_SECOND = {"processingTime": "1 second"}
-
-
-@pytest.fixture
-def numbers() -> Iterator[MemoryStream]:
-    stream = MemoryStream("n long", keep=True)
-    yield stream
-    stream.close()
-
-
-def read(spark: SparkSession, stream: MemoryStream) -> Any:
-    return spark.readStream.format(stream.name).load()
-
-
-def rows(*values: int) -> list[tuple[int]]:
-    return [(value,) for value in values]
 
 
 def windows(df: Any) -> Any:

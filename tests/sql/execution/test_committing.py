@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,21 +13,11 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.sql.batches import Batches, stopped_at_end
+from tests.sql.execution.numbers import read
 from tests.waiting import wait_for
 from tidemill.batches import runner
 from tidemill.sql.query_errors import QueryFailedError
 from tidemill.testing import MemoryStream
-
-
-@pytest.fixture
-def numbers() -> Iterator[MemoryStream]:
-    stream = MemoryStream("n long", keep=True)
-    yield stream
-    stream.close()
-
-
-def read(spark: SparkSession, stream: MemoryStream) -> Any:
-    return spark.readStream.format(stream.name).load()
 
 
 def committed(checkpoint: Path) -> set[int]:

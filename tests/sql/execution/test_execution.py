@@ -13,6 +13,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 import tidemill
 from tests.sql.batches import Batches, advance, first_trigger, stopped_at_end
+from tests.sql.execution.numbers import read, rows
 from tests.waiting import wait_for
 from tidemill.batches.batch import RangeSize
 from tidemill.batches.table_source import SplitSource
@@ -20,21 +21,6 @@ from tidemill.sources.registry import unregister_source
 from tidemill.testing import ManualClock, MemoryStream
 
 EVERY_SECOND = {"processingTime": "1 second"}
-
-
-@pytest.fixture
-def numbers() -> Iterator[MemoryStream]:
-    stream = MemoryStream("n long", keep=True)
-    yield stream
-    stream.close()
-
-
-def read(spark: SparkSession, stream: MemoryStream) -> Any:
-    return spark.readStream.format(stream.name).load()
-
-
-def rows(*values: int) -> list[tuple[int]]:
-    return [(value,) for value in values]
 
 
 # -- intervals -----------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,26 +12,11 @@ from pyspark.sql import functions as sql
 from pyspark.sql.types import StringType
 
 from tests.sql.batches import Batches, first_trigger, stopped_at_end
+from tests.sql.execution.numbers import read, rows
 from tests.waiting import wait_for
 from tidemill.errors import StopTimeoutError
 from tidemill.sql.query_errors import QueryFailedError
 from tidemill.testing import ManualClock, MemoryStream
-
-
-@pytest.fixture
-def numbers() -> Iterator[MemoryStream]:
-    stream = MemoryStream("n long", keep=True)
-    yield stream
-    stream.close()
-
-
-def read(spark: SparkSession, stream: MemoryStream) -> Any:
-    return spark.readStream.format(stream.name).load()
-
-
-def rows(*values: int) -> list[tuple[int]]:
-    return [(value,) for value in values]
-
 
 # -- waiting for the end -------------------------------------------------------------------------------
 
