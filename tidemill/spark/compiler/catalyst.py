@@ -6,7 +6,7 @@ A call costs some 40 microseconds, so trees are walked when a query is compiled,
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +24,9 @@ Node = Any
 """A JVM object: a logical or physical plan, or an expression."""
 
 _EXPRESSION = "org.apache.spark.sql.catalyst.expressions.Expression"
+_SUBQUERY = "org.apache.spark.sql.catalyst.expressions.PlanExpression"
 _SEQ = "scala.collection.immutable.Seq"
+_SOME = "scala.Some"
 
 
 class Catalyst:
@@ -42,6 +44,8 @@ class Catalyst:
         self.execution = spark_sql.execution
         # Looking a name up takes a call for each of its parts.
         self._modules: dict[str, Any] = {}
+        self._patterns: dict[str, Any] = {}
+        self._cache = self.jsession.sharedState().cacheManager()
         sessions = spark_sql.classic.SparkSession
         self._active_session = sessions.getActiveSession
         self._set_active_session = sessions.setActiveSession
@@ -78,6 +82,12 @@ class Catalyst:
             seq = seq.prepended(item)
         return seq
 
+    def array(self, class_name: str, items: Sequence[Any]) -> Any:
+        array = self._gateway.new_array(getattr(self.jvm, class_name), len(items))
+        for index, item in enumerate(items):
+            array[index] = item
+        return array
+
     def some(self, value: Any) -> Any:
         return self.jvm.scala.Some(value)
 
@@ -104,11 +114,11 @@ class Catalyst:
 
     def copy(self, node: Node, changes: dict[int, Any]) -> Node:
         """Return the node with other values for some parameters of its constructor, by their positions."""
-        arity = node.productArity()
-        arguments = self._gateway.new_array(self.jvm.java.lang.Object, arity)
-        for index in range(arity):
-            arguments[index] = changes[index] if index in changes else node.productElement(index)
-        return node.makeCopy(arguments)
+        arguments = [
+            changes[index] if index in changes else node.productElement(index)
+            for index in range(node.productArity())
+        ]
+        return node.makeCopy(self.array("java.lang.Object", arguments))
 
     def is_expression(self, value: Any) -> bool:
         return bool(is_instance_of(self._gateway, value, _EXPRESSION))
@@ -135,21 +145,54 @@ class Catalyst:
         changes: dict[int, Any] = {}
         for index in range(plan.productArity()):
             element = plan.productElement(index)
-            if not hasattr(element, "_target_id"):
-                continue  # a number, a string
-            if self.is_expression(element):
-                new = self.transform(element, change)
-                if new is not element:
-                    changes[index] = new
-            elif self.is_instance(element, _SEQ):
-                parts = self.items(element)
-                if parts and all(
-                    hasattr(part, "_target_id") and self.is_expression(part) for part in parts
-                ):
-                    transformed = [self.transform(part, change) for part in parts]
-                    if any(a is not b for a, b in zip(parts, transformed, strict=True)):
-                        changes[index] = self.seq(transformed)
+            new = self._transform_element(element, change)
+            if new is not element:
+                changes[index] = new
         return self.copy(plan, changes) if changes else plan
+
+    def _transform_element(self, element: Any, change: Callable[[Node], Node | None]) -> Any:
+        """Return a parameter of a node, transformed wherever Spark looks for expressions, too."""
+        match self.holds(element):
+            case "expression":
+                return self.transform(element, change)
+            case "option":
+                value = element.get()
+                new = self._transform_element(value, change)
+                return element if new is value else self.some(new)
+            case "list":
+                parts = self.items(element)
+                transformed = [self._transform_element(part, change) for part in parts]
+                if any(a is not b for a, b in zip(parts, transformed, strict=True)):
+                    return self.seq(transformed)
+        return element
+
+    def holds(self, element: Any) -> str | None:
+        """Tell how an element of a node may hold expressions: itself, in an option, or in a list."""
+        if not hasattr(element, "_target_id"):
+            return None  # a number, a string
+        if self.is_expression(element):
+            return "expression"
+        if self.is_instance(element, _SOME):
+            return "option"
+        return "list" if self.is_instance(element, _SEQ) else None
+
+    def subqueries(self, expression: Node) -> Iterator[Node]:
+        """Yield the subquery expressions in an expression; each has a ``plan()``."""
+        if self.has_pattern(expression, "PLAN_EXPRESSION"):
+            yield from (part for part in self.parts(expression) if self.is_subquery(part))
+
+    def is_subquery(self, expression: Node) -> bool:
+        return self.is_instance(expression, _SUBQUERY)
+
+    def has_pattern(self, tree: Node, name: str) -> bool:
+        """Return True if Spark knows that a part of that kind is in a plan or an expression, or below it."""
+        return bool(tree.containsPattern(self._pattern(name)))
+
+    def _pattern(self, name: str) -> Any:
+        if name not in self._patterns:
+            patterns = self.module("org.apache.spark.sql.catalyst.trees.TreePattern")
+            self._patterns[name] = getattr(patterns, name)()
+        return self._patterns[name]
 
     def parts(self, expression: Node) -> Iterator[Node]:
         """Yield an expression and everything in it."""
@@ -212,6 +255,16 @@ class Catalyst:
         """Return a row of the JVM as a row of PySpark."""
         python_row: Row = cloudpickle.loads(self.jvm.PythonSQLUtils.toPyRow(row))
         return python_row
+
+    def with_cached_data(self, plan: Node) -> Node:
+        """Return an analyzed plan that reads from the cache what is cached at this moment."""
+        cache = self._cache
+        if cache.isEmpty():
+            return plan
+        return cache.useCachedData(plan, getattr(cache, "useCachedData$default$2")())
+
+    def is_cached(self, plan: Node) -> bool:
+        return self.name(self.with_cached_data(plan)) == "InMemoryRelation"
 
     def analyzed(self, plan: Node) -> Node:
         return self.jsession.sessionState().analyzer().execute(plan)
