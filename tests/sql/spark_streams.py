@@ -60,7 +60,7 @@ def by_spark(
     query = writer.option("checkpointLocation", str(folder / "spark")).start()
     try:
         for stream, rows in steps:
-            _write(rows, schemas[stream], inputs[stream])
+            write_rows(rows, schemas[stream], inputs[stream])
             query.processAllAvailable()
         emitted.dropped = sum(
             operator.numRowsDroppedByWatermark
@@ -97,7 +97,8 @@ def by_tidemill(
     return emitted
 
 
-def _write(rows: Sequence[Any], schema: str, folder: Path) -> None:
+def write_rows(rows: Sequence[Any], schema: str, folder: Path) -> None:
+    """Add a file with these rows to the input of a file stream."""
     types = StructType.fromDDL(schema)
     table = (
         LocalDataToArrowConversion.convert(list(rows), types, False)

@@ -59,7 +59,7 @@ EVERYTHING = AdmissionLimit(everything=True)
 
 @dataclass(frozen=True)
 class BatchShape:
-    """How a batch runs: everything that decides which rows a task sees, besides the ranges.
+    """How a batch runs: everything that decides which rows a task sees and makes, besides the ranges.
 
     It is a part of the batch and written in ``offsets/N``, so that ``(partition, epoch)`` means the same
     rows when the batch runs again, on whatever cluster.
@@ -69,6 +69,8 @@ class BatchShape:
     tasks: int = 1
     # How many partitions state and exchanges have. 0: the pipeline has no such number.
     partitions: int = 0
+    # Where the seeds of random functions come from. 0: the pipeline has none, or the log does not say.
+    seed: int = 0
 
 
 @dataclass(frozen=True)

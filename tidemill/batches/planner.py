@@ -69,6 +69,7 @@ class Plan:
             batch.shape.tasks,
             batch.shape.partitions,
             self.rates_per_s,
+            seed=batch.shape.seed,
         )
 
 
@@ -147,7 +148,7 @@ class BatchPlanner:
 
     def _restored(self, batch_id: int, record: OffsetRecord, ends: Mapping[int, Offset]) -> Batch:
         ranges, sizes = self._ranges(ends)
-        shape = BatchShape(record.tasks, record.partitions)
+        shape = BatchShape(record.tasks, record.partitions, record.seed)
         return Batch(batch_id, record.batch_time_ms, ranges, sizes, shape, record.watermark_ms)
 
     def _restore_rates(self, record: OffsetRecord) -> None:

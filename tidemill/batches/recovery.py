@@ -55,8 +55,11 @@ def recover(
         clock.start_after(last_time_ms)
     planner.start(clock.now_ms() if start_ms is None else start_ms)
     batches = [
-        # Spark's own log, or one of an earlier version, does not say how a batch runs.
-        batch if batch.shape.tasks else replace(batch, shape=pipeline.shape(batch))
+        # Spark's own log, or one of an earlier version, does not say how a batch runs. No new seed is drawn:
+        # the next run would draw another one.
+        batch
+        if batch.shape.tasks
+        else replace(batch, shape=replace(pipeline.shape(batch), seed=batch.shape.seed))
         for batch in planner.restore(logged)
     ]
     unfinished = set(logged.unfinished)

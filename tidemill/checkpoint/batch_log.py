@@ -12,8 +12,9 @@ checkpoints, a version line and then JSON. ``offsets/7``::
 with one line for each source, in the order of the names, and ``-`` for a source that has no offset yet.
 Unlike Spark's, the last line ends with a newline too, so that a reader recognises a file that was cut off.
 ``conf`` says how the batch runs: ``tidemill.tasks`` tasks read its input, and a query also has Spark's own
-``spark.sql.shuffle.partitions``, the number of partitions of its state. With backpressure, it also has the
-rates that limited the batch, in records per second, for sources that have one:
+``spark.sql.shuffle.partitions``, the number of partitions of its state. A query with random functions has
+the number that their seeds come from: ``"tidemill.seed":"4611686018427387904"``. With backpressure, it also
+has the rates that limited the batch, in records per second, for sources that have one:
 ``"tidemill.rates":"{\\"orders\\":812.5}"``.
 
 ``commits/7``::
@@ -53,7 +54,8 @@ SOURCES_KEY = "tidemill.sources"
 RATES_KEY = "tidemill.rates"
 TASKS_KEY = "tidemill.tasks"
 PARTITIONS_KEY = "spark.sql.shuffle.partitions"
-OWN_KEYS = (SOURCES_KEY, RATES_KEY, TASKS_KEY, PARTITIONS_KEY)
+SEED_KEY = "tidemill.seed"
+OWN_KEYS = (SOURCES_KEY, RATES_KEY, TASKS_KEY, PARTITIONS_KEY, SEED_KEY)
 NO_OFFSET = "-"
 BATCH_NUMBER = re.compile("0|[1-9][0-9]*")
 
@@ -62,7 +64,8 @@ BATCH_NUMBER = re.compile("0|[1-9][0-9]*")
 class OffsetRecord:
     """``offsets/N``: where a batch ends in each source, how it runs, and the rates that bounded it.
 
-    ``tasks`` and ``partitions`` are 0 in a log that does not say: Spark's, or one of an earlier version.
+    ``tasks``, ``partitions`` and ``seed`` are 0 in a log that does not say: Spark's, or one of an earlier
+    version.
     """
 
     batch_time_ms: int
@@ -72,6 +75,7 @@ class OffsetRecord:
     partitions: int = 0
     rates_per_s: Mapping[str, float] = field(default_factory=dict)
     conf: Mapping[str, str] = field(default_factory=dict)
+    seed: int = 0
 
     def to_text(self) -> str:
         conf = {**self.conf, SOURCES_KEY: _json(list(self.offsets))}
@@ -79,6 +83,8 @@ class OffsetRecord:
             conf[TASKS_KEY] = str(self.tasks)
         if self.partitions:
             conf[PARTITIONS_KEY] = str(self.partitions)
+        if self.seed:
+            conf[SEED_KEY] = str(self.seed)
         if self.rates_per_s:
             conf[RATES_KEY] = _json(dict(self.rates_per_s))
         meta = {
@@ -96,6 +102,7 @@ class OffsetRecord:
         conf = dict(meta.get("conf", {}))
         rates_per_s = _rates(conf.pop(RATES_KEY, "{}"))
         tasks, partitions = _count(conf, TASKS_KEY), _count(conf, PARTITIONS_KEY)
+        seed = _count(conf, SEED_KEY)
         names = json.loads(conf.pop(SOURCES_KEY, "null"))
         if version != VERSION:  # Spark's own, in any order
             named = sorted(line.partition(":")[::2] for line in lines)
@@ -115,6 +122,7 @@ class OffsetRecord:
             partitions,
             rates_per_s,
             conf,
+            seed,
         )
 
 
@@ -164,7 +172,7 @@ def _object(line: str) -> dict[str, Any]:
 
 
 def _count(conf: dict[str, str], key: str) -> int:
-    """Take a number of tasks or partitions out of ``conf``; 0 if it is not there."""
+    """Take a number out of ``conf``; 0 if it is not there."""
     text = conf.pop(key, "0")
     if not BATCH_NUMBER.fullmatch(str(text)):
         raise ValueError(f"{key} is {text!r}, not a number")

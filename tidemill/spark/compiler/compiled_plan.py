@@ -1,18 +1,20 @@
 """A physical plan that runs again for every batch.
 
 For each batch, the nodes between the stream's leaves and the result are copied, because an exchange computes
-its rows once and gives the same rows ever after. Static nodes stay: a table is broadcast once, a static
-exchange is computed once. A plan without an exchange of the stream is not copied at all: its tasks ask for
-their splits whenever they run.
+its rows once and gives the same rows ever after; so are nodes with random seeds and those above them, because
+each batch has seeds of its own. Other static nodes stay: a table is broadcast once, a static exchange is
+computed once. A plan without an exchange of the stream and without seeds is not copied at all: its tasks ask
+for their splits whenever they run.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from tidemill.spark.compiler.batch_seeds import BatchSeeds, Renewal
 from tidemill.spark.compiler.catalyst import Catalyst, Node
 from tidemill.spark.compiler.event_time import (
     EventTimes,
@@ -36,16 +38,27 @@ _KEEPERS = frozenset(
 
 
 @dataclass(frozen=True)
-class _StreamNode:
-    """A node that reads the stream. ``below`` has None for a child that is static.
+class _RenewedNode:
+    """A node that is copied for every batch. ``below`` has None for a child that stays.
 
-    ``source_id`` is that of a file leaf, None for other nodes.
+    ``source_id`` is that of a file leaf, None for other nodes. ``seeds`` makes the parameters that have
+    random seeds, by their positions.
     """
 
     node: Node
     children: tuple[Node, ...]
-    below: tuple[_StreamNode | None, ...]
+    below: tuple[_RenewedNode | None, ...]
     source_id: str | None = None
+    seeds: Mapping[int, Renewal] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _OneBatch:
+    """What the copy of one batch is made with: its files, its seed; its scans are noted here."""
+
+    files: Mapping[str, Sequence[str]]
+    seed: int
+    scans: dict[str, list[Node]] = field(default_factory=dict)
 
 
 class CompiledPlan:
@@ -60,6 +73,7 @@ class CompiledPlan:
         watermarks: tuple[WatermarkSpec, ...],
         operators: tuple[Any, ...],
         files: Mapping[str, FileRelations],
+        seeds: BatchSeeds,
     ) -> None:
         self._c = catalyst
         self.jsession = jsession
@@ -68,74 +82,82 @@ class CompiledPlan:
         self.watermarks = watermarks
         self.operators = operators
         self._files = files
-        self._is_all_stream = True
+        self._seeds = seeds
+        self._has_seeds = False
+        self._is_all_renewed = True
         self._keeps_rows = False
         # None if the optimizer has found that the query never gives a row.
-        self._stream = self._stream_nodes(executed)
+        self._renewed = self._renewed_nodes(executed)
         self.observes = "CollectMetrics" in str(executed.treeString())
         self._lasting: tuple[Node, RowCounter] | None = None
         self._copies = itertools.count()
 
-    def _stream_nodes(self, node: Node) -> _StreamNode | None:
+    def _renewed_nodes(self, node: Node) -> _RenewedNode | None:
         c = self._c
         if is_fetch(c, node):
-            return _StreamNode(node, (), ())
+            return _RenewedNode(node, (), ())
         source_id = template_source(c, node)
         if source_id is not None:
-            self._is_all_stream = False
-            return _StreamNode(node, (), (), source_id)
+            self._is_all_renewed = False
+            return _RenewedNode(node, (), (), source_id)
         children = c.children(node)
-        below = tuple(self._stream_nodes(child) for child in children)
-        if not any(below):
+        below = tuple(self._renewed_nodes(child) for child in children)
+        seeds = self._seeds.renewals(node)
+        if seeds:
+            self._has_seeds = True
+        elif not any(below):
             return None
         if not all(below):
-            self._is_all_stream = False
+            self._is_all_renewed = False
         name = c.name(node)
         if "Exchange" in name or name in _KEEPERS:
             self._keeps_rows = True
-        return _StreamNode(node, tuple(children), below)
+        return _RenewedNode(node, tuple(children), below, seeds=seeds)
 
-    def for_batch(self, files: Mapping[str, Sequence[str]]) -> ExecutablePlan:
-        """Return the plan of a batch, to run once. ``files`` has the files of each file leaf."""
-        if not self._files:
-            return ExecutablePlan(self._c, self, None, {})
-        scans: dict[str, list[Node]] = {}
-        return ExecutablePlan(self._c, self, self.copy(files, scans), scans)
+    def for_batch(self, files: Mapping[str, Sequence[str]], seed: int = 0) -> ExecutablePlan:
+        """Return the plan of a batch, to run once.
 
-    def copy(self, files: Mapping[str, Sequence[str]] | None = None, scans: Any = None) -> Node:
-        """Return a plan that has not run yet, and put the scans of its files into ``scans``."""
+        ``files`` has the files of each file leaf, and ``seed`` is where the batch's random seeds come from.
+        """
+        batch = _OneBatch(files, seed)
+        plan = self.copy(batch) if self._files else None
+        return ExecutablePlan(self._c, self, plan, batch)
+
+    def copy(self, batch: _OneBatch) -> Node:
+        """Return a plan that has not run yet, and note the scans of its files in ``batch``."""
         with self._c.active(self.jsession):
-            if self._stream is None or self._is_all_stream:
+            if self._renewed is None or (self._is_all_renewed and not self._has_seeds):
                 return self._template.clone()
-            return self._renewed(self._stream, files or {}, {} if scans is None else scans)
+            return self._renew(self._renewed, batch)
 
     def lasting(self) -> tuple[Node, RowCounter] | None:
         """Return a plan that can run for every batch, and its row counter; None if a copy is needed."""
-        if self._files or self._stream is None or self._keeps_rows:
+        if self._files or self._renewed is None or self._keeps_rows or self._has_seeds:
             return None
         if self._lasting is None:
-            plan = self.copy()
+            plan = self.copy(_OneBatch({}, 0))
             with self._c.active(self.jsession):
                 self._lasting = plan, RowCounter(self._c, plan.execute())
         elif self.observes:
             self._lasting[0].resetMetrics()
         return self._lasting
 
-    def _renewed(
-        self, stream: _StreamNode, files: Mapping[str, Sequence[str]], scans: dict[str, list[Node]]
-    ) -> Node:
-        if stream.source_id is not None:
-            relation = self._files[stream.source_id].relation(files[stream.source_id])
-            scan = scan_of(self._c, stream.node, relation)
-            scans.setdefault(stream.source_id, []).append(scan)
+    def _renew(self, renewed: _RenewedNode, batch: _OneBatch) -> Node:
+        source_id, node = renewed.source_id, renewed.node
+        if source_id is not None:
+            scan = scan_of(self._c, node, self._files[source_id].relation(batch.files[source_id]))
+            batch.scans.setdefault(source_id, []).append(scan)
             return scan
-        if not stream.below:
-            return self._renewed_fetch(stream.node)
+        if renewed.seeds:
+            changes = {index: make(batch.seed) for index, make in renewed.seeds.items()}
+            node = self._c.copy(node, changes)
+        elif not renewed.below:
+            return self._renewed_fetch(node)
         children = [
-            child if below is None else self._renewed(below, files, scans)
-            for child, below in zip(stream.children, stream.below, strict=True)
+            child if below is None else self._renew(below, batch)
+            for child, below in zip(renewed.children, renewed.below, strict=True)
         ]
-        return stream.node.withNewChildren(self._c.seq(children))
+        return self._c.with_children(node, children)
 
     def _renewed_fetch(self, node: Node) -> Node:
         """Return a split leaf that is not equal to the one before.
@@ -167,12 +189,12 @@ class ExecutablePlan:
         catalyst: Catalyst,
         compiled: CompiledPlan,
         plan: Node | None,
-        scans: Mapping[str, Sequence[Node]],
+        batch: _OneBatch,
     ) -> None:
         self.catalyst = catalyst
         self.compiled = compiled
         self._plan = plan
-        self._scans = scans
+        self._batch = batch
 
     def count(self) -> int:
         """Compute all rows, and return how many there are."""
@@ -220,16 +242,15 @@ class ExecutablePlan:
 
     def _own_plan(self) -> Node:
         if self._plan is None:
-            self._plan = self.compiled.copy()
+            self._plan = self.compiled.copy(self._batch)
         return self._plan
 
     def rows_scanned(self, source_id: str) -> int | None:
         """Return how many rows the scans of a file leaf have given, after the batch has run."""
-        if source_id not in self._scans:
+        scans = self._batch.scans.get(source_id)
+        if scans is None:
             return None
-        return sum(
-            int(scan.metrics().apply("numOutputRows").value()) for scan in self._scans[source_id]
-        )
+        return sum(int(scan.metrics().apply("numOutputRows").value()) for scan in scans)
 
     def metrics(self) -> tuple[list[EventTimes], dict[str, Any]]:
         """Return the event times of each watermark and the user's observed metrics, after the batch."""

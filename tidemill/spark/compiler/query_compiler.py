@@ -2,7 +2,7 @@
 
 1. Take the analyzed plan as it is, with its placeholder leaves; put CTEs in place.
 2. Rewrite the logical plan: swap leaves for ones that can be read in batches; rewrite watermarks,
-   ``dropDuplicates`` and DISTINCT aggregates.
+   ``dropDuplicates`` and DISTINCT aggregates; put in the time of the batch, and numbers for random seeds.
 3. Let Spark optimize and plan it, as any batch query.
 4. Rewrite the physical plan: give aggregations of the stream their state steps. Let Spark prepare it.
 
@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tidemill.errors import QueryError
+from tidemill.spark.compiler.batch_seeds import BatchSeeds
 from tidemill.spark.compiler.batch_time import BatchTime
 from tidemill.spark.compiler.catalyst import Catalyst, Node
 from tidemill.spark.compiler.compiled_plan import CompiledPlan
@@ -26,6 +27,7 @@ from tidemill.spark.compiler.placeholder import (
     source_id_of,
 )
 from tidemill.spark.compiler.plan_rewriting import PlanRewriting, PlanShape, StateSteps
+from tidemill.spark.compiler.static_tables import StaticTables
 from tidemill.spark.compiler.stream_leaves import LeafBuilder, Leaves
 from tidemill.spark.compiler.supported_operations import StreamFacts, SupportedOperations
 from tidemill.spark.session.settings import FILE_PARTITIONS, lasting_plan_settings
@@ -42,6 +44,8 @@ class QueryOutline:
     facts: StreamFacts
     # True if the query asks for the time: then every batch is planned anew, with its own time.
     reads_the_clock: bool
+    # True if it has random seeds, as those of ``rand()``: then every batch has its own.
+    draws_at_random: bool
 
 
 class QueryCompiler:
@@ -53,6 +57,8 @@ class QueryCompiler:
         self._mode = output_mode
         inline = self._c.jvm.org.apache.spark.sql.catalyst.optimizer.InlineCTE(True, False, False)
         self._analyzed = inline.apply(df._jdf.queryExecution().analyzed())
+        self._session: Any = None
+        self._sessions: dict[tuple[int, int], Any] = {}
 
     def outline(self) -> QueryOutline:
         """Check the query, and return what it reads. Raises for an operation that is not supported."""
@@ -69,8 +75,12 @@ class QueryCompiler:
                 if source_id is None:
                     raise not_our_stream(str(node.sourceName()))
                 ids[source_id] = None
-        reads_the_clock = BatchTime(self._c).is_asked_by(self._analyzed)
-        return QueryOutline(tuple(ids), facts, reads_the_clock)
+        return QueryOutline(
+            tuple(ids),
+            facts,
+            BatchTime(self._c).is_asked_by(self._analyzed),
+            BatchSeeds(self._c).is_in(self._analyzed),
+        )
 
     def compile(
         self,
@@ -90,8 +100,12 @@ class QueryCompiler:
         builder = LeafBuilder(self._c, jsession, shape.tasks)
         rewriting = PlanRewriting(self._c, self._mode, shape, leaves, builder, steps)
         preparing = self._c.module("org.apache.spark.sql.execution.QueryExecution")
+        seeds = BatchSeeds(self._c)
         with self._c.active(jsession):
-            logical = rewriting.logical(self._analyzed)  # 2
+            logical = rewriting.logical(seeds.numbered(self._analyzed))  # 2
+            assert not BatchTime(self._c).is_asked_by(logical), (
+                "an expression with the time is left"
+            )
             planned = self._c.dataset(logical, jsession).queryExecution().sparkPlan()  # 3
             physical = rewriting.physical(planned)  # 4
             executed = preparing.prepareExecutedPlan(jsession, physical)
@@ -103,6 +117,7 @@ class QueryCompiler:
             tuple(rewriting.watermarks),
             rewriting.operators,
             builder.files,
+            seeds,
         )
 
     def explain(self) -> str:
@@ -125,13 +140,25 @@ class QueryCompiler:
             return c.logical.Deduplicate(node.keys(), children[0], c.none)
         return c.with_children(node, children)
 
+    def static_tables(self) -> StaticTables:
+        """Return the tables of the query, whose rows a plan reads once and keeps."""
+        return StaticTables(self._c, self._analyzed)
+
     def _session_for(self, shape: PlanShape) -> Any:
-        """Return a clone of the session, with the settings that a plan needs which is run again."""
-        jsession = self._c.jsession.cloneSession()
+        """Return a clone of the session, with the settings that a plan needs which is run again.
+
+        All plans of a query have the settings that the session had when the first one was made.
+        """
+        if self._session is None:
+            self._session = self._c.jsession.cloneSession()
         shuffle_partitions = 1 if shape.single else shape.partitions
-        settings = lasting_plan_settings(shuffle_partitions, shape.tasks)
-        if jsession.conf().getOption(FILE_PARTITIONS).isDefined():  # the user has set it
-            del settings[FILE_PARTITIONS]
-        for key, value in settings.items():
-            jsession.conf().set(key, value)
-        return jsession
+        key = shuffle_partitions, shape.tasks
+        if key not in self._sessions:
+            jsession = self._session.cloneSession()
+            settings = lasting_plan_settings(*key)
+            if jsession.conf().getOption(FILE_PARTITIONS).isDefined():  # the user has set it
+                del settings[FILE_PARTITIONS]
+            for name, value in settings.items():
+                jsession.conf().set(name, value)
+            self._sessions[key] = jsession
+        return self._sessions[key]

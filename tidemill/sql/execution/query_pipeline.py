@@ -90,7 +90,7 @@ class QueryPipeline(Pipeline):
 
     def shape(self, batch: Batch) -> BatchShape:
         tasks = 1 if self._is_small(batch) else self._run.parallelism
-        return BatchShape(tasks, self._run.partitions)
+        return BatchShape(tasks, self._run.partitions, self._plans.new_seed())
 
     def _is_small(self, batch: Batch) -> bool:
         """Return True if one task is faster than several.

@@ -1,4 +1,9 @@
-"""The physical plans of a query: which one a batch runs, and what its tasks have to know."""
+"""The physical plans of a query: which one a batch runs, and what its tasks have to know.
+
+A plan is kept as long as it gives what a new one would: it is made anew for every batch of a query that asks
+for the time, and whenever the tables have another version than the kept plans have read. So a later batch
+never sees an earlier version, whichever of the plans it runs.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from tidemill.batches.batch import Batch
 from tidemill.batches.table_source import SplitSource
+from tidemill.spark.compiler.batch_seeds import new_batch_seed, seed_of
 from tidemill.spark.compiler.compiled_plan import CompiledPlan, ExecutablePlan
 from tidemill.spark.compiler.plan_rewriting import OperatorSpec, StateSteps
+from tidemill.spark.compiler.static_tables import Version
 from tidemill.spark.compiler.stream_leaves import (
     FileLeaf,
     Leaf,
@@ -32,7 +39,8 @@ logger = logging.getLogger(__name__)
 class QueryPlans:
     """Compiles a plan when a batch first needs it. With one task it is the plan without exchanges.
 
-    ``partitions`` is how many the state has. Fetch steps count the rows they read in ``rows_read``.
+    ``partitions`` is how many the state has. Fetch steps count the rows they read in ``rows_read``. The id of
+    the query gives seeds to batches whose log has none.
     """
 
     def __init__(
@@ -43,8 +51,14 @@ class QueryPlans:
         run_id: str,
         partitions: int,
         rows_read: Accumulator[Any],
+        query_id: str,
     ) -> None:
         self._compiler = query.compiler
+        self._draws_at_random = query.outline.draws_at_random
+        self._query_id = query_id
+        self._tables = query.compiler.static_tables()
+        # The version of the tables that all kept plans have.
+        self._version: Version = ()
         self._reads_the_clock = query.outline.reads_the_clock
         self._steps = steps
         self._partitions = partitions
@@ -60,11 +74,27 @@ class QueryPlans:
 
     def compile(self, tasks: int, time_ms: int) -> CompiledPlan:
         """Return the plan for batches of so many tasks. ``time_ms`` is what a query that asks gets to see."""
-        if tasks not in self._by_tasks or self._reads_the_clock:
-            self._by_tasks[tasks] = self._compiler.compile(
+        # Asked for before anything is read: what changes meanwhile is seen by the next batch.
+        version = self._tables.version()
+        is_current = version == self._version and not self._reads_the_clock
+        if tasks not in self._by_tasks or not is_current:
+            plan = self._compiler.compile(
                 self._leaves, self._steps, self._partitions, tasks == 1, tasks, time_ms
             )
+            if not is_current:
+                self._by_tasks.clear()
+                self._version = version
+            self._by_tasks[tasks] = plan
         return self._by_tasks[tasks]
+
+    @property
+    def changing_tables(self) -> tuple[str, ...]:
+        """What the query reads besides the stream, and may find changed when a batch runs again."""
+        return self._tables.changing
+
+    def new_seed(self) -> int:
+        """Draw where the random seeds of a new batch come from; 0 for a query without such functions."""
+        return new_batch_seed() if self._draws_at_random else 0
 
     @property
     def operators(self) -> tuple[OperatorSpec, ...]:
@@ -92,10 +122,11 @@ class QueryPlans:
             splits=batch_input.splits,
             single=batch.shape.tasks == 1,
         )
+        seed = batch.shape.seed or seed_of(self._query_id, batch.batch_id)
         while True:
             plan = self.compile(batch.shape.tasks, batch.time_ms)
             try:
-                return plan.for_batch(batch_input.files), context
+                return plan.for_batch(batch_input.files, seed), context
             except PartitioningChangedError as changed:
                 logger.info(
                     "the files of this batch are partitioned by %s: the query is planned anew",

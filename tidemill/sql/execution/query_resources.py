@@ -127,8 +127,15 @@ class QueryResources:
         steps = StepFactory(self._sc, run.run_id, self.query_id, storage, spec.mode)
         rows_read = rows_accumulator(self._sc)
         plans = QueryPlans(
-            self._query, self._query.sources, steps.steps(), run.run_id, partitions, rows_read
+            self._query,
+            self._query.sources,
+            steps.steps(),
+            run.run_id,
+            partitions,
+            rows_read,
+            self.query_id,
         )
+        self._changing_tables = plans.changing_tables
         done = logged.last_committed
         restores_state = (
             done is not None
@@ -180,6 +187,13 @@ class QueryResources:
         self.pipeline.watermark.restore(position.next_watermark_ms)
         self.pipeline.last_watermark_ms = position.last_watermark_ms
         self._unfinished = deque(position.unfinished)
+        if self._unfinished and self._changing_tables:
+            logger.warning(
+                "batch %s was interrupted and runs again: it reads its tables as they are now. If they have "
+                "changed since, its rows may differ from those that it had written: %s",
+                ", ".join(str(batch.batch_id) for batch in self._unfinished),
+                "; ".join(self._changing_tables),
+            )
         self.rates = RateFeed(sources.controllers)
         runner = BatchRunner(
             RunningStream(

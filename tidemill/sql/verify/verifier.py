@@ -50,6 +50,11 @@ def verify_query(query: CheckedQuery, query_id: str, late_rows: int) -> Verifica
             "verify() cannot compare a query that asks for the time (current_timestamp(), now()): each "
             "batch had a time of its own"
         )
+    if query.outline.draws_at_random:
+        raise UnsupportedError(
+            "verify() cannot compare a query with random functions (rand(), uuid(), shuffle()): each batch "
+            "had seeds of its own"
+        )
     columns = compared_columns(query.spec.df)
     storage = open_storage(query.spec.checkpoint)
     log = BatchLog(storage)
@@ -153,7 +158,13 @@ class _QueryHistory:
         run_id = str(uuid.uuid4())
         steps = _AllRowsSteps(sc, run_id, self.query_id, self.storage, spec.mode)
         plans = QueryPlans(
-            self.query, self.sources, steps.steps(), run_id, plan.partitions, rows_accumulator(sc)
+            self.query,
+            self.sources,
+            steps.steps(),
+            run_id,
+            plan.partitions,
+            rows_accumulator(sc),
+            self.query_id,
         )
         record = self.logged.offsets[self.last_batch]
         state = self.logged.commits[self.last_batch].state
