@@ -7,6 +7,7 @@ In a structured query, as ``mapInArrow`` functions that the compiler puts into t
     state_step         StateStep: what all steps with state share
     aggregate_steps    AggregateRestoreStep, AggregateSaveStep: around Spark's merge of buffers
     deduplicate_step   DeduplicateStep: dropDuplicates, distinct, dropDuplicatesWithinWatermark
+    state_layout       KeptFunction, StateLayout: what the rows of an aggregation's state consist of
     event_time         the event times of rows: which rows are late, how long state stays
 
 In a DStream, as ``mapPartitionsWithIndex`` functions::

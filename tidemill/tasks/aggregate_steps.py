@@ -13,7 +13,7 @@ time: either is a part of the key, so it never changes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -44,7 +44,10 @@ if TYPE_CHECKING:
 
 
 class _AggregateStep(StateStep):
-    """What both steps share. ``schema`` has the key columns, then the buffer columns."""
+    """What both steps share. ``schema`` has the key columns, then the buffer columns.
+
+    ``order`` says which buffer column is in each place of the state's rows, None for that of the schema.
+    """
 
     def __init__(
         self,
@@ -55,21 +58,28 @@ class _AggregateStep(StateStep):
         partitions: int,
         event_time: EventTimeColumn | None,
         reports: Accumulator[Reports] | None,
+        order: Sequence[int] | None = None,
     ) -> None:
         super().__init__(run_id, state, schema, partitions, reports)
         self._key_count = key_count
         self._event_time = event_time
         self._keys = RowCodec(list(schema)[:key_count], one_zero=True)
-        self._values = RowCodec(list(schema)[key_count:])
+        # The columns of the schema that are the values of the state, in their order there.
+        buffers = range(len(schema) - key_count) if order is None else order
+        self._value_columns = [key_count + buffer for buffer in buffers]
+        self._values = RowCodec([schema.field(column) for column in self._value_columns])
 
     def _encoded_keys(self, rows: pa.RecordBatch) -> pa.BinaryArray:
         return self._keys.encode_rows(rows.columns[: self._key_count], rows.num_rows)
 
     def _encoded_values(self, rows: pa.RecordBatch) -> pa.BinaryArray:
-        return self._values.encode_rows(rows.columns[self._key_count :], rows.num_rows)
+        return self._values.encode_rows(
+            [rows.column(column) for column in self._value_columns], rows.num_rows
+        )
 
     def _decoded(self, chunk: Chunk) -> pa.RecordBatch:
-        columns = self._keys.decode(chunk.keys) + self._values.decode(chunk.values)
+        values = dict(zip(self._value_columns, self._values.decode(chunk.values), strict=True))
+        columns = self._keys.decode(chunk.keys) + [values[column] for column in sorted(values)]
         return conformed(columns, self._schema)
 
 
@@ -162,8 +172,9 @@ class AggregateSaveStep(_AggregateStep):
         mode: str,
         event_time: EventTimeColumn | None,
         reports: Accumulator[Reports] | None,
+        order: Sequence[int] | None = None,
     ) -> None:
-        super().__init__(run_id, state, schema, key_count, partitions, event_time, reports)
+        super().__init__(run_id, state, schema, key_count, partitions, event_time, reports, order)
         self._mode = mode
 
     def run(

@@ -44,6 +44,7 @@ from tidemill.spark.compiler.stateful.aggregation import (
 from tidemill.spark.compiler.stateful.deduplication import StatefulDeduplication
 from tidemill.spark.compiler.stateful.distinct_aggregates import with_sets
 from tidemill.spark.compiler.stateful.key_types import require_keys
+from tidemill.spark.compiler.stateful.state_layout import written_aggregation
 from tidemill.spark.compiler.stateful.state_steps import is_state_step
 from tidemill.spark.compiler.stream_leaves import (
     FileLeaf,
@@ -54,6 +55,7 @@ from tidemill.spark.compiler.stream_leaves import (
     template_file,
 )
 from tidemill.spark.session.settings import lasting_plan_settings
+from tidemill.tasks.state_layout import KeptFunction, StateLayout
 from tidemill.testing import MemoryStream
 
 
@@ -382,10 +384,15 @@ def test_state_steps_stand_around_the_merge(single: bool, c: Catalyst, rows: Dat
         names.extend(spec.schema.names)
         return pass_on, without_partition
 
-    plan = rows.groupBy("k").agg(F.sum("n").alias("n"))._jdf.queryExecution().sparkPlan()
+    execution = rows.groupBy("k").agg(F.sum("n").alias("n"))._jdf.queryExecution()
+    plan, analyzed = execution.sparkPlan(), execution.analyzed()
     final = next(inner for inner in c.walk(plan) if is_final_over_partial(c, inner))
     aggregation = StatefulAggregation(c, steps, 2, single)
-    rebuilt, spec = aggregation.rebuild("0", final, final.child().child())
+    written = written_aggregation(c, analyzed, analyzed)
+    rebuilt, spec = aggregation.rebuild("0", final, final.child().child(), written)
+    # A function has the same result id in both plans.
+    kept = (KeptFunction("sum(n)", ("int",), ("bigint",)),)
+    assert spec.layout == StateLayout(("string",), kept)
     assert (spec.key_count, spec.schema.simpleString()) == (1, "struct<k0:string,b0:bigint>")
     found_steps = [node for node in c.walk(rebuilt) if is_state_step(c, node)]
     assert len(found_steps) == 2

@@ -9,7 +9,7 @@ its number there, and its place in ``operators`` is filled later.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from tidemill.common.output_modes import COMPLETE
@@ -35,6 +35,7 @@ from tidemill.spark.compiler.stateful.deduplication import (
     StatefulDeduplication,
 )
 from tidemill.spark.compiler.stateful.distinct_aggregates import with_sets
+from tidemill.spark.compiler.stateful.state_layout import WrittenAggregation, written_aggregation
 from tidemill.spark.compiler.stateful.task_numbers import with_own_tasks
 from tidemill.spark.compiler.stream_leaves import LeafBuilder, Leaves, is_fetch, template_source
 
@@ -62,15 +63,6 @@ class PlanShape:
     time_ms: int
 
 
-@dataclass(frozen=True)
-class _Aggregation:
-    """An aggregation of the logical plan, as the user wrote it: the optimizer changes its names."""
-
-    number: int
-    keys: tuple[str, ...]
-    functions: tuple[str, ...]
-
-
 class PlanRewriting:
     """Rewrites the plans of one compilation: first :meth:`logical`, then :meth:`physical`.
 
@@ -96,7 +88,7 @@ class PlanRewriting:
         self._deduplication = StatefulDeduplication(catalyst, steps.deduplicate, *where)
         self._aggregation = StatefulAggregation(catalyst, steps.aggregate, *where)
         # Aggregations of the logical plan that have not been found in the physical one yet.
-        self._unplanned: deque[_Aggregation] = deque()
+        self._unplanned: deque[tuple[int, WrittenAggregation]] = deque()
         self._operators: list[OperatorSpec | None] = []
         self.watermarks: list[WatermarkSpec] = []
 
@@ -130,30 +122,17 @@ class PlanRewriting:
                 return self._deduplicated(node, children[0].output(), children[0])
             case "Distinct":  # Spark makes an aggregation of it
                 keys = column_descriptions(c.items(node.child().output()))
-                self._expect_aggregation(keys, ())
+                self._expect_aggregation(WrittenAggregation(keys))
             case "Aggregate":
-                self._expect_aggregation(*self._keys_and_functions(node))
-                node = with_sets(c, node)
+                computed = with_sets(c, node)
+                self._expect_aggregation(written_aggregation(c, node, computed))
+                node = computed
         node = self._batch_time.in_node(node, self._shape.time_ms)
         return with_own_tasks(c, node, children, self._shape.tasks, self._shape.single)
 
-    def _expect_aggregation(self, keys: tuple[str, ...], functions: tuple[str, ...]) -> None:
-        self._unplanned.append(_Aggregation(len(self._operators), keys, functions))
+    def _expect_aggregation(self, written: WrittenAggregation) -> None:
+        self._unplanned.append((len(self._operators), written))
         self._operators.append(None)
-
-    def _keys_and_functions(self, aggregate: Node) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        c = self._c
-        keys = tuple(
-            f"{key.sql()} {key.dataType().catalogString()}"
-            for key in c.items(aggregate.groupingExpressions())
-        )
-        functions = tuple(
-            str(part.sql())
-            for expression in c.items(aggregate.aggregateExpressions())
-            for part in c.parts(expression)
-            if c.name(part) == "AggregateExpression"
-        )
-        return keys, functions
 
     def _deduplicated(
         self, node: Node, keys: Any, child: Node, within_ms: int | None = None
@@ -187,9 +166,8 @@ class PlanRewriting:
         return c.with_children(node, [child for child, _ in rebuilt]), True
 
     def _with_state(self, final: Node, child: Node) -> Node:
-        expected = self._unplanned.popleft()
-        plan, spec = self._aggregation.rebuild(str(expected.number), final, child)
-        self._operators[expected.number] = replace(
-            spec, keys=expected.keys, functions=expected.functions
+        number, written = self._unplanned.popleft()
+        plan, self._operators[number] = self._aggregation.rebuild(
+            str(number), final, child, written
         )
         return plan

@@ -15,7 +15,8 @@ from tidemill.progress.query_progress import StateOperatorReport
 from tidemill.spark.compiler.plan_rewriting import OperatorSpec, StateSteps
 from tidemill.spark.compiler.stateful.aggregation import AggregateSpec
 from tidemill.spark.compiler.stateful.deduplication import DeduplicateSpec
-from tidemill.sql.execution.checkpoint.query_plan import OperatorOutline
+from tidemill.sql.execution.checkpoint.layout_changes import change_of_layout
+from tidemill.sql.execution.checkpoint.query_plan import OperatorOutline, QueryPlan
 from tidemill.state.operators import Versions
 from tidemill.state.partition_state import OperatorState
 from tidemill.state.reports import ReportsParam, StateReport, has_reports, take_state_reports
@@ -34,8 +35,11 @@ _NAMES = {
 
 
 def outline_of(spec: OperatorSpec, output_mode: str) -> OperatorOutline:
-    functions = spec.functions if isinstance(spec, AggregateSpec) else ()
-    return OperatorOutline(spec.kind, spec.keys, functions, forgets(spec, output_mode))
+    if isinstance(spec, DeduplicateSpec):
+        return OperatorOutline(spec.kind, spec.keys, forgets=spec.forgets)
+    return OperatorOutline(
+        spec.kind, spec.keys, spec.functions, forgets(spec, output_mode), spec.layout
+    )
 
 
 def forgets(spec: OperatorSpec, output_mode: str) -> bool:
@@ -53,7 +57,10 @@ def follows_watermark(spec: OperatorSpec, output_mode: str) -> bool:
 
 
 class StepFactory:
-    """Makes the state steps that a compiler puts into a plan."""
+    """Makes the state steps that a compiler puts into a plan.
+
+    ``known_plan`` is the one in the checkpoint, None for a new query: state keeps the order that it says.
+    """
 
     def __init__(
         self,
@@ -62,11 +69,13 @@ class StepFactory:
         stream_id: str,
         storage: Storage,
         output_mode: str,
+        known_plan: QueryPlan | None,
     ) -> None:
         self._run_id = run_id
         self._stream_id = stream_id
         self._storage = storage
         self._mode = output_mode
+        self._known = () if known_plan is None else known_plan.operators
         self.reports: Accumulator[Any] = spark_context.accumulator({}, ReportsParam())
 
     def steps(self) -> StateSteps:
@@ -80,15 +89,25 @@ class StepFactory:
     def _aggregate(self, spec: AggregateSpec) -> tuple[Callable[..., Any], Callable[..., Any]]:
         state, schema = self.state_of(spec), _arrow(spec)
         place = (spec.key_count, spec.partitions)
+        order = self._order_of(spec)
         # In complete mode nothing is late, and nothing is forgotten.
         event_time = None if self._mode == COMPLETE else spec.event_time
         restore = AggregateRestoreStep(
-            self._run_id, state, schema, *place, event_time, self.reports
+            self._run_id, state, schema, *place, event_time, self.reports, order
         )
         save = AggregateSaveStep(
-            self._run_id, state, schema, *place, self._mode, event_time, self.reports
+            self._run_id, state, schema, *place, self._mode, event_time, self.reports, order
         )
         return restore, save
+
+    def _order_of(self, spec: AggregateSpec) -> Sequence[int] | None:
+        """Return the order of the buffers in the state, None if it is that of the plan."""
+        number = int(spec.operator)
+        kept = self._known[number].layout if number < len(self._known) else None
+        # Other functions are another query, which is refused as soon as it has been compiled.
+        if kept is None or change_of_layout(kept, spec.layout) is not None:
+            return None
+        return kept.order_of(spec.layout)
 
     def _deduplicate(self, spec: DeduplicateSpec) -> Callable[..., Any]:
         within_us = None if spec.within_ms is None else spec.within_ms * 1000

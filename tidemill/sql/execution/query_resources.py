@@ -29,8 +29,8 @@ from tidemill.sql.execution.checkpoint.checks import (
 )
 from tidemill.sql.execution.checkpoint.query_plan import (
     QueryPlan,
+    continued_plan,
     read_plan,
-    require_same_state,
     write_plan,
 )
 from tidemill.sql.execution.operator_states import OperatorStates, StepFactory, forgets, outline_of
@@ -124,7 +124,9 @@ class QueryResources:
         spec, storage, logged = self._spec, self.durable.storage, self.durable.logged
         partitions = self._partitions()
         parallelism = self._sc.defaultParallelism
-        steps = StepFactory(self._sc, run.run_id, self.query_id, storage, spec.mode)
+        steps = StepFactory(
+            self._sc, run.run_id, self.query_id, storage, spec.mode, self._known_plan
+        )
         rows_read = rows_accumulator(self._sc)
         plans = QueryPlans(
             self._query,
@@ -147,7 +149,9 @@ class QueryResources:
         plan = plans.compile(parallelism if restores_state else 1, spec.clock.now_ms())
         outlines = tuple(outline_of(operator, spec.mode) for operator in plan.operators)
         if self._known_plan is not None:
-            require_same_state(spec.checkpoint, self._known_plan, outlines)
+            continued = continued_plan(spec.checkpoint, self._known_plan, outlines)
+            if continued != self._known_plan:
+                write_plan(storage, continued)
         elif plan.operators:
             fault_point("query.before-plan")
             write_plan(storage, QueryPlan(spec.mode, partitions, outlines))

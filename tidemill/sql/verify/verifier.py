@@ -27,7 +27,7 @@ from tidemill.spark.compiler.compared_columns import compared_columns
 from tidemill.spark.compiler.plan_rewriting import OperatorSpec
 from tidemill.spark.session.failures import user_traceback
 from tidemill.sql.execution.checked_query import CheckedQuery
-from tidemill.sql.execution.checkpoint.query_plan import read_plan
+from tidemill.sql.execution.checkpoint.query_plan import QueryPlan, read_plan
 from tidemill.sql.execution.operator_states import StepFactory, forgets
 from tidemill.sql.execution.query_plans import QueryPlans
 from tidemill.sql.execution.query_sources import QuerySources
@@ -156,7 +156,7 @@ class _QueryHistory:
         plan = read_plan(self.storage)
         assert plan is not None, "a query with an aggregation has written its plan"
         run_id = str(uuid.uuid4())
-        steps = _AllRowsSteps(sc, run_id, self.query_id, self.storage, spec.mode)
+        steps = _AllRowsSteps(sc, run_id, self.query_id, self.storage, spec.mode, plan)
         plans = QueryPlans(
             self.query,
             self.sources,
@@ -212,9 +212,15 @@ class _AllRowsSteps(StepFactory):
     """Makes steps that emit the rows of all keys, whatever the query's output mode."""
 
     def __init__(
-        self, sc: SparkContext, run_id: str, stream_id: str, storage: Storage, output_mode: str
+        self,
+        sc: SparkContext,
+        run_id: str,
+        stream_id: str,
+        storage: Storage,
+        output_mode: str,
+        plan: QueryPlan,
     ) -> None:
-        super().__init__(sc, run_id, stream_id, storage, COMPLETE)
+        super().__init__(sc, run_id, stream_id, storage, COMPLETE, plan)
         self._query_mode = output_mode
 
     def state_of(self, spec: OperatorSpec) -> OperatorState:

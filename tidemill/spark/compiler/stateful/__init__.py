@@ -6,6 +6,7 @@
     deduplication         dropDuplicates, distinct: one step
     distinct_aggregates   count(DISTINCT x) by sets of values, which Spark can merge
     key_types             which columns can be keys
+    state_layout          what the columns of an aggregation's state mean, for the checkpoint
     state_steps           making a state step, and finding it in a plan
     task_numbers          exchanges that keep a step's task number equal to its state partition
 """

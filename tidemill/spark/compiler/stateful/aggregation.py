@@ -23,8 +23,10 @@ from pyspark.sql.types import StructType
 
 from tidemill.spark.compiler.catalyst import Catalyst, Node
 from tidemill.spark.compiler.event_time import event_time_column
+from tidemill.spark.compiler.stateful.state_layout import WrittenAggregation, layout_of
 from tidemill.spark.compiler.stateful.state_steps import state_function
 from tidemill.tasks.event_time import EventTimeColumn
+from tidemill.tasks.state_layout import StateLayout
 from tidemill.tasks.state_step import PARTITION_COLUMN
 
 AGGREGATES = ("HashAggregateExec", "ObjectHashAggregateExec", "SortAggregateExec")
@@ -43,8 +45,9 @@ class AggregateSpec:
     partitions: int
     event_time: EventTimeColumn | None
     # For people to read, and to tell whether a checkpoint belongs to the same query.
-    keys: tuple[str, ...] = ()
-    functions: tuple[str, ...] = ()
+    keys: tuple[str, ...]
+    functions: tuple[str, ...]
+    layout: StateLayout
 
     @property
     def kind(self) -> str:
@@ -85,7 +88,9 @@ class StatefulAggregation:
         self._partitions = partitions
         self._single = single
 
-    def rebuild(self, operator: str, final: Node, child: Node) -> tuple[Node, AggregateSpec]:
+    def rebuild(
+        self, operator: str, final: Node, child: Node, written: WrittenAggregation
+    ) -> tuple[Node, AggregateSpec]:
         """Return the aggregation with its steps. ``child`` is the rebuilt child of the partial one."""
         c = self._c
         if self._single:
@@ -109,6 +114,9 @@ class StatefulAggregation:
             key_count,
             self._partitions if keys else 1,
             event_time_column(c, keys),
+            written.keys,
+            written.functions,
+            layout_of(c, partial, keys, written),
         )
         restore, save = self._steps(spec)
         plan = self._batch_aggregate(merge_new.child(), child, columns)
