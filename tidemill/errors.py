@@ -12,6 +12,7 @@
     │   ├── QueryError              the plan of a structured query; carries the operation
     │   └── ProgramError            a DStream program (no output, bad window, ...); carries the stream
     ├── UnsupportedError        something PySpark can do and Tidemill cannot
+    ├── InputUnavailableError * a directory or file of the input cannot be read now; carries its path
     ├── BatchError              a batch failed; carries the batch's time and the user's traceback
     ├── StopTimeoutError *      something did not stop within its deadline
     ├── ReceiverError           a receiver, or the records it stored
@@ -84,6 +85,25 @@ class SourceError(UsageError):
     def __init__(self, message: str, source: str = "") -> None:
         super().__init__(message)
         self.source = source
+
+
+class InputUnavailableError(TidemillError):
+    """A directory or a file of the input cannot be listed or read at the moment.
+
+    ``path`` names it, and ``reason`` says what the file system answered.
+
+    Nothing is skipped: the batch is not committed, and reads the same input when it runs again.
+    """
+
+    try_again = True
+
+    def __init__(self, path: str, reason: str, remedy: str = "") -> None:
+        super().__init__(
+            f"cannot read the input {path}: {reason}. "
+            + (remedy or "No row is lost: start again when it can be read.")
+        )
+        self.path = path
+        self.reason = reason
 
 
 class SinkError(UsageError):

@@ -105,7 +105,7 @@ def test_a_malformed_row_ends_a_query_that_is_to_fail_fast_until_it_is_repaired(
     assert f"reading file file://{bad}" in text.splitlines()[0]
     assert "Malformed records are detected in record parsing" in text
     assert "caused by JsonEOFException: Unexpected end-of-input" in text
-    assert "Repair or remove the file, and start the query again" in text
+    assert "Repair the file, and start the query again" in text
     assert "Batch 0 failed in Spark." in text
     assert "\tat " not in text
     bad.write_text('{"a":2}\n')
@@ -132,7 +132,11 @@ def test_a_file_that_is_not_of_the_format_is_named_and_can_be_left_out_or_remove
     shutil.rmtree(place.checkpoint)
     shutil.copytree(saved, place.checkpoint)
     bad.unlink()
-    assert place.run(reader.parquet(str(place.input))) == [(1,)]
+    text = place.failure(reader.parquet(str(place.input)))
+    assert f"cannot read the input file://{bad}: it was planned to be read and is gone" in text
+    assert "ignoreMissingFiles to true" in text
+    with_option = reader.option("ignoreMissingFiles", True).parquet(str(place.input))
+    assert place.run(with_option) == [(1,)]
     assert f"file://{bad} was planned to be read and is gone" in caplog.text
 
 

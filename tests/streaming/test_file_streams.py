@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bz2
+import errno
 import gzip
 import os
 import zlib
@@ -13,8 +14,10 @@ from typing import Any
 import pytest
 
 from tests.manual_stream import Stream
-from tidemill.errors import OptionError
-from tidemill.streaming import StreamingListener
+from tests.streaming.program.restarts import Runs, save
+from tidemill.errors import BatchError, InputUnavailableError, OptionError
+from tidemill.sources.files.directory import LocalDirectory
+from tidemill.streaming import StreamingContext, StreamingListener
 from tidemill.testing import collected
 
 START_MS = 1_000_000_000
@@ -111,17 +114,86 @@ def test_hidden_and_temporary_files_are_ignored(
     assert lines == [[], ["later"]]
 
 
-def test_files_that_vanish_or_cannot_be_read_are_reported_and_not_fatal(
-    incoming: Path, stream: Stream, put: Callable[..., Path], caplog: pytest.LogCaptureFixture
+def test_a_file_that_cannot_be_read_now_fails_its_batch_which_runs_again(
+    runs: Runs, incoming: Path, tmp_path: Path, put: Callable[..., Path]
 ) -> None:
+    missing = str(tmp_path / "missing")
+
+    def build(ssc: StreamingContext) -> None:
+        lines = ssc.textFileStream(str(incoming))
+        lines.foreachRDD(lambda rdd: os.path.exists(missing) and os.unlink(f"{incoming}/file"))
+        save(lines, runs.results)
+
+    runs.run(build, 1, clock_ms=START_MS)
+    put("good", "good\n")
+    put("file", "late\n")
+    (tmp_path / "missing").touch()
+    with pytest.raises(BatchError, match=f"cannot read the input {incoming}/file: No such file"):
+        runs.run(build, 1)
+    runs.contexts[-1].stop(stopSparkContext=False)
+    (tmp_path / "missing").unlink()
+    put("file", "late\n")
+    runs.run(build, 2)
+    rows = [line for batch in runs.written().values() for line in batch]
+    assert sorted(rows) == ["good", "late"]
+
+
+def test_files_that_come_while_the_directory_cannot_be_listed_are_found_after_it(
+    runs: Runs,
+    incoming: Path,
+    put: Callable[..., Path],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """However long that took, and even if the program starts again meanwhile."""
+
+    def build(ssc: StreamingContext) -> None:
+        save(ssc.textFileStream(str(incoming)), runs.results)
+
+    def fail(self: object, directory: str, memory: object) -> None:
+        raise OSError(errno.EIO, "Input/output error", directory)
+
+    runs.run(build, 1, clock_ms=START_MS)
+    put("during", "during\n", age_ms=-1500)
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalDirectory, "_list", fail)
+        runs.run(build, 100)
+        runs.run(build, 100)
+    assert caplog.text.count("Input/output error") == 2  # once for each start
+    put("after", "after\n", age_ms=-202_000)
+    runs.run(build, 5)
+    rows = [line for batch in runs.written().values() for line in batch]
+    assert sorted(rows) == ["after", "during"]
+    runs.run(build, 2)
+    assert [line for batch in runs.written().values() for line in batch] == rows
+
+
+def test_a_stream_over_a_directory_that_cannot_be_listed_is_refused(
+    incoming: Path, stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody knows which files were there before."""
+
+    def fail(self: object, directory: str, memory: object) -> None:
+        raise OSError(errno.EACCES, "Permission denied", directory)
+
+    monkeypatch.setattr(LocalDirectory, "_list", fail)
+    with pytest.raises(InputUnavailableError, match="Permission denied"):
+        stream.ssc.textFileStream(str(incoming))
+
+
+def test_a_file_that_vanishes_is_reported_and_not_fatal_if_the_user_has_asked(
+    incoming: Path,
+    stream: Stream,
+    put: Callable[..., Path],
+    caplog: pytest.LogCaptureFixture,
+    setting: Callable[[str, str], None],
+) -> None:
+    setting("spark.files.ignoreMissingFiles", "true")
     results: list[list[str]] = []
-    vanishing, unreadable = incoming / "vanishing", incoming / "unreadable"
+    vanishing = incoming / "vanishing"
 
     def vanish_then_collect(rdd: Any) -> None:
         vanishing.unlink(missing_ok=True)
-        if unreadable.is_file():
-            unreadable.unlink()
-            unreadable.mkdir()  # a file without permissions could still be read by root
         results.append(sorted(rdd.collect()))
 
     listener = Inputs()
@@ -129,13 +201,11 @@ def test_files_that_vanish_or_cannot_be_read_are_reported_and_not_fatal(
     stream.ssc.textFileStream(str(incoming)).foreachRDD(vanish_then_collect)
     put("vanishing", "gone\n")
     put("good", "good\n")
-    put("unreadable", "never seen\n")
     stream.start_and_run(1)
     put("next", "next\n")
     stream.driver.run(1)
     assert results == [["good"], ["next"]]
     assert f"file {vanishing}: cannot be read (No such file or directory)" in caplog.text
-    assert f"file {unreadable}: cannot be read (Is a directory)" in caplog.text
     assert [info.numRecords() for info in listener.infos] == [1, 1]
 
 
@@ -256,9 +326,14 @@ def test_compressed_files_with_any_name(
     assert sorted(lines[0]) == ["bzip2", "deflate", "gzip"]
 
 
-def test_damaged_compressed_files_are_reported_and_not_fatal(
-    incoming: Path, stream: Stream, put: Callable[..., Path], caplog: pytest.LogCaptureFixture
+def test_damaged_compressed_files_are_reported_and_not_fatal_if_the_user_has_asked(
+    incoming: Path,
+    stream: Stream,
+    put: Callable[..., Path],
+    caplog: pytest.LogCaptureFixture,
+    setting: Callable[[str, str], None],
 ) -> None:
+    setting("spark.files.ignoreCorruptFiles", "true")
     lines = collected(stream.ssc.textFileStream(str(incoming)))
     noise = bytes(range(256)) * 4
     torn = put("torn.gz", gzip.compress(b"x\n" * 100_000)[:-20])
@@ -270,9 +345,16 @@ def test_damaged_compressed_files_are_reported_and_not_fatal(
     assert f"file {garbage}: cannot be read (Not a gzipped file" in caplog.text
 
 
+@pytest.mark.parametrize("asked", ["true", "false"])
 def test_a_file_for_spark_that_vanishes_before_the_batch_is_made(
-    incoming: Path, stream: Stream, put: Callable[..., Path], caplog: pytest.LogCaptureFixture
+    incoming: Path,
+    stream: Stream,
+    put: Callable[..., Path],
+    caplog: pytest.LogCaptureFixture,
+    setting: Callable[[str, str], None],
+    asked: str,
 ) -> None:
+    setting("spark.files.ignoreMissingFiles", asked)
     lines = stream.ssc.textFileStream(str(incoming))
     results = collected(lines)
     gone = put("gone.deflate", zlib.compress(b"gone\n"))
@@ -286,15 +368,24 @@ def test_a_file_for_spark_that_vanishes_before_the_batch_is_made(
         return end
 
     source.latest_offset = vanish_after_planning
-    stream.start_and_run(1)
-    assert results == [["here"]]
-    assert f"file {gone}: cannot be read" in caplog.text
+    if asked == "true":
+        stream.start_and_run(1)
+        assert results == [["here"]]
+        assert f"file {gone}: cannot be read" in caplog.text
+    else:
+        with pytest.raises(BatchError, match=f"cannot read the input {gone}"):
+            stream.start_and_run(1)
 
 
 def test_a_file_that_vanishes_from_under_a_window_is_reported(
-    incoming: Path, stream: Stream, put: Callable[..., Path], caplog: pytest.LogCaptureFixture
+    incoming: Path,
+    stream: Stream,
+    put: Callable[..., Path],
+    caplog: pytest.LogCaptureFixture,
+    setting: Callable[[str, str], None],
 ) -> None:
     """A window reads its batches when its slide comes; by then a file may be gone."""
+    setting("spark.files.ignoreMissingFiles", "true")
     lines = collected(stream.ssc.textFileStream(str(incoming)).window(2, 2))
     first = put("first", "1\n")
     stream.start_and_run(1)

@@ -1,19 +1,27 @@
 from __future__ import annotations
 
+import builtins
+import errno
+import gzip
 import io
+import os
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.tasks.reports import Report
 from tidemill.common.lines import split_lines
+from tidemill.errors import InputUnavailableError
 from tidemill.tasks import file_records
 from tidemill.tasks.file_records import (
+    WHOLE_FILE,
     BinaryRecords,
     FileSplit,
+    LeftOut,
     ReadReport,
     TextLines,
     pack_splits,
@@ -101,22 +109,61 @@ def test_text_lines_reads_splits_and_counts(tmp_path: Path) -> None:
     assert report.value.records_of({str(path)}) == 3
 
 
-def test_a_file_that_vanished_or_cannot_be_read_is_reported_and_left_out(tmp_path: Path) -> None:
-    good = tmp_path / "good"
+def test_a_file_that_vanished_or_is_damaged_is_reported_and_left_out_if_the_user_has_asked(
+    tmp_path: Path,
+) -> None:
+    good, torn = tmp_path / "good", tmp_path / "torn.gz"
     good.write_text("fine\n")
+    torn.write_bytes(gzip.compress(b"x\n" * 5)[:-4])
     report: Any = Report()
-    splits = [
-        FileSplit(str(tmp_path / "gone"), 0, 5),
-        FileSplit(str(tmp_path), 0, 5),
-        FileSplit(str(good), 0, 5),
-    ]
-    assert list(TextLines(report)(0, splits)) == ["fine"]
-    assert report.value.problems == {
-        str(tmp_path / "gone"): "cannot be read (No such file or directory)",
-        str(tmp_path): "cannot be read (Is a directory)",
-    }
-    report.value.forget({str(tmp_path), str(tmp_path / "gone"), str(good)})
+    gone = FileSplit(str(tmp_path / "gone"), 0, 5)
+    damaged = FileSplit(str(torn), 0, WHOLE_FILE)
+    read = TextLines(report, LeftOut(missing=True, damaged=True))
+    assert list(read(0, [gone, damaged, FileSplit(str(good), 0, 5)]))[-1] == "fine"
+    assert list(report.value.problems) == [gone.path, damaged.path]
+    assert report.value.problems[gone.path] == "cannot be read (No such file or directory)"
+    report.value.forget({gone.path, damaged.path, str(good)})
     assert report.value == ReadReport()
+    for split, setting in ((gone, "ignoreMissingFiles"), (damaged, "ignoreCorruptFiles")):
+        with pytest.raises(InputUnavailableError, match=f"spark.files.{setting} to true") as caught:
+            list(TextLines(report)(0, [split]))
+        assert caught.value.path == split.path
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EMFILE, errno.ESTALE, errno.EACCES])
+@pytest.mark.parametrize("at", ["open", "read"])
+def test_an_error_of_the_system_says_nothing_about_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, at: str
+) -> None:
+    """Whatever the user has asked for: the task fails, and its next attempt has all rows."""
+    path = tmp_path / "a"
+    path.write_text("one\ntwo\n")
+    report: Any = Report()
+    left_out = LeftOut(missing=True, damaged=True)
+    splits = [FileSplit(str(path), 0, 8)]
+    real = builtins.open
+
+    def failing(*args: Any, **kwargs: Any) -> Any:
+        error = OSError(number, os.strerror(number), str(path))
+        if at == "open":
+            raise error
+        file = real(*args, **kwargs)
+
+        class Broken(io.BytesIO):
+            def read(self, size: int | None = -1, /) -> bytes:
+                raise error
+
+        file.close()
+        return Broken()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(builtins, "open", failing)
+        for reader in (TextLines(report, left_out), BinaryRecords(4, report, left_out)):
+            with pytest.raises(InputUnavailableError, match=os.strerror(number)):
+                list(reader(0, splits))
+    assert report.value.problems == {}
+    assert list(TextLines(report, left_out)(0, splits)) == ["one", "two"]
+    assert list(BinaryRecords(4, report, left_out)(0, splits)) == [b"one\n", b"two\n"]
 
 
 @given(st.binary(max_size=300), st.integers(1, 40), st.integers(1, 50), st.integers(1, 5))

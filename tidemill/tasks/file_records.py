@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, BinaryIO, cast
 from pyspark import AccumulatorParam
 
 from tidemill.common.lines import split_lines
+from tidemill.errors import InputUnavailableError
 from tidemill.tasks.worker import tune_worker
 
 if TYPE_CHECKING:
@@ -111,15 +112,49 @@ class ReportParam(AccumulatorParam[ReadReport]):
         return value1.merge(value2)
 
 
+@dataclass(frozen=True)
+class LeftOut:
+    """Which files a stream leaves out, with a report, because its user has asked for that.
+
+    ``missing`` are files that are gone, ``damaged`` are those whose contents cannot be unpacked. Whatever
+    else keeps a file from being read (an I/O error, too many open files, no permission) says nothing about
+    the file: the task fails and is tried again, and with it the batch.
+    """
+
+    missing: bool = False
+    damaged: bool = False
+
+    def problem(self, path: str, error: Exception, records_before: int) -> ReadReport:
+        """Return the report of a file to leave out; raise if it must not be left out."""
+        if isinstance(error, (FileNotFoundError, NotADirectoryError)):
+            setting, allowed = "spark.files.ignoreMissingFiles", self.missing
+        elif isinstance(error, OSError) and error.errno is not None:
+            raise InputUnavailableError(path, error.strerror or str(error)) from error
+        else:
+            setting, allowed = "spark.files.ignoreCorruptFiles", self.damaged
+        reason = str(getattr(error, "strerror", None) or error)
+        if not allowed:
+            raise InputUnavailableError(
+                path,
+                reason,
+                f"Put the whole file there and start again, or set {setting} to true to go on without it.",
+            ) from error
+        before = f" after {records_before} records" if records_before else ""
+        return ReadReport(problems={path: f"cannot be read ({reason}){before}"})
+
+
+NOTHING = LeftOut()
+
+
 class TextLines:
     """``mapPartitionsWithIndex`` function: file splits to lines.
 
     Lines end with ``\\n``, ``\\r\\n`` or ``\\r``, as in Hadoop. Bytes that are not UTF-8 become U+FFFD.
-    It reports a file that it cannot read, and leaves it out.
     """
 
-    def __init__(self, report: Accumulator[ReadReport]) -> None:
+    def __init__(self, report: Accumulator[ReadReport], left_out: LeftOut = NOTHING) -> None:
         self._report = report
+        self._left_out = left_out
 
     def __call__(self, _: int, splits: Iterable[FileSplit]) -> Iterator[str]:
         tune_worker()
@@ -132,7 +167,7 @@ class TextLines:
                         count += len(lines)
                         yield from lines
             except (OSError, EOFError, zlib.error) as error:
-                self._report.add(ReadReport(problems={split.path: describe(error, count)}))
+                self._report.add(self._left_out.problem(split.path, error, count))
             finally:
                 self._report.add(ReadReport(records={(split.path, split.start): count}))
 
@@ -147,9 +182,12 @@ def open_file(split: FileSplit) -> BinaryIO:
 class BinaryRecords:
     """``mapPartitionsWithIndex`` function: file splits to records of a fixed length."""
 
-    def __init__(self, length: int, report: Accumulator[ReadReport]) -> None:
+    def __init__(
+        self, length: int, report: Accumulator[ReadReport], left_out: LeftOut = NOTHING
+    ) -> None:
         self._length = length
         self._report = report
+        self._left_out = left_out
 
     def __call__(self, _: int, splits: Iterable[FileSplit]) -> Iterator[bytes]:
         tune_worker()
@@ -173,7 +211,7 @@ class BinaryRecords:
                             )
                             self._report.add(ReadReport(problems={split.path: problem}))
             except OSError as error:
-                self._report.add(ReadReport(problems={split.path: describe(error, count)}))
+                self._report.add(self._left_out.problem(split.path, error, count))
             finally:
                 self._report.add(ReadReport(records={(split.path, split.start): count}))
 
@@ -203,11 +241,6 @@ class ArrowLines:
         finally:
             # A negative start keeps these apart from the byte offsets of file splits.
             self._report.add(ReadReport(records={(self._counted_as, -1 - index): count}))
-
-
-def describe(error: Exception, records_before: int) -> str:
-    text = f"cannot be read ({getattr(error, 'strerror', None) or error})"
-    return f"{text} after {records_before} records" if records_before else text
 
 
 def whole_line_pieces(file: BinaryIO, start: int, end: int) -> Iterator[bytes]:

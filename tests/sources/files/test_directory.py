@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tidemill.common.clock import ManualClock
+from tidemill.errors import InputUnavailableError
+from tidemill.sources.files import directory_mark
 from tidemill.sources.files.directory import LocalDirectory, is_ignored
 
 LATER = 1 << 60
@@ -133,6 +137,7 @@ def test_thousands_of_old_files_cost_nothing_when_nothing_changes(
     for number in range(3000):
         (incoming / f"old-{number}").touch()
         os.utime(incoming / f"old-{number}", (1, 1))
+    monkeypatch.setattr(directory_mark, "_file_system", lambda device: "ext4")
     wall = ManualClock(int(incoming.stat().st_mtime * 1000) + 60_000)
     lister = LocalDirectory(str(incoming), wall)
     assert paths(lister, after=5000) == set()
@@ -159,6 +164,52 @@ def test_a_directory_that_changed_just_now_is_listed_again(
     second = put(incoming, "b", 100)
     os.utime(incoming, ns=(modified_ns, modified_ns))
     assert paths(lister) == {first, second}
+
+
+@pytest.mark.parametrize("file_system", ["ext4", "fuse.s3fs"])
+def test_a_directory_shows_what_comes_whatever_its_modification_time(
+    incoming: Path, monkeypatch: pytest.MonkeyPatch, file_system: str
+) -> None:
+    """Archives are restored with their times; mounts of object stores keep neither of a directory's times."""
+    monkeypatch.setattr(directory_mark, "_file_system", lambda device: file_system)
+    if file_system != "ext4":
+        monkeypatch.setattr("tidemill.sources.files.directory.mark_of", lambda status: (1, 2, 3, 4))
+    expected = {put(incoming, "a", 100)}
+    lister = LocalDirectory(str(incoming), ManualClock(1 << 42))
+    for name in ("b", "c"):
+        os.utime(incoming, (1000, 1000))
+        assert paths(lister) == expected
+        expected.add(put(incoming, name, 100))
+        os.utime(incoming, (1000, 1000))
+        assert paths(lister) == expected
+
+
+@pytest.mark.parametrize("pattern", ["", "/*"])
+@pytest.mark.parametrize("call", ["stat", "scandir", "listdir"])
+def test_a_directory_that_cannot_be_listed_is_not_an_empty_one(
+    incoming: Path, monkeypatch: pytest.MonkeyPatch, pattern: str, call: str
+) -> None:
+    inner = incoming / "x" if pattern else incoming
+    inner.mkdir(exist_ok=True)
+    path = put(inner, "a", 100)
+    lister = LocalDirectory(f"{incoming}{pattern}")
+    broken = incoming if call == "listdir" else inner
+    real = getattr(os, call)
+
+    def failing(asked: Any, *args: Any) -> Any:
+        if os.fspath(asked) == str(broken):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(broken))
+        return real(asked, *args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, failing)
+        if call == "listdir" and not pattern:
+            assert paths(lister) == {path}  # nothing to match
+        else:
+            with pytest.raises(InputUnavailableError, match="Input/output error") as caught:
+                paths(lister)
+            assert caught.value.path == str(broken)
+    assert paths(lister) == {path}
 
 
 def test_a_new_file_with_an_old_name_and_its_inode_is_found(incoming: Path) -> None:

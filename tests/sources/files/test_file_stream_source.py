@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -21,8 +22,13 @@ from tidemill.batches.batch import UNLIMITED, AdmissionLimit, OffsetRange
 from tidemill.batches.source import SourceRuntime
 from tidemill.checkpoint.local_storage import LocalStorage
 from tidemill.checkpoint.source_log import SourceLog
-from tidemill.errors import CheckpointError, DamagedCheckpointError, UsageError
-from tidemill.sources.files import sink_manifest
+from tidemill.errors import (
+    CheckpointError,
+    DamagedCheckpointError,
+    InputUnavailableError,
+    UsageError,
+)
+from tidemill.sources.files import directory_mark, file_tree, sink_manifest
 from tidemill.sources.files.clean_source import Archiver, Deleter
 from tidemill.sources.files.file_stream_options import (
     FILE_SOURCE_OPTIONS,
@@ -319,6 +325,19 @@ def test_the_newest_first(make: Callable[..., FileStreamSource], incoming: Path)
     assert batches(source, end) == [["newer", "f1"], ["f0"]]
 
 
+@pytest.mark.parametrize("limit", [AdmissionLimit(max_records=15), AdmissionLimit(max_files=1)])
+def test_the_newest_first_within_a_limit_of_the_query(
+    make: Callable[..., FileStreamSource], incoming: Path, limit: AdmissionLimit
+) -> None:
+    """A rate, or backpressure: files that such a limit holds back are not too old, nor after a restart."""
+    for number in range(4):
+        put(incoming, f"f{number}", 1e9 + number * 100 * 86400, "x" * 10)
+    source = make(latestFirst=True, maxFileAge="1d", logged=True)
+    end, found = take(source, START, limit)
+    assert found == ["f3"]
+    assert take(make(latestFirst=True, maxFileAge="1d", logged=True), end)[1] == ["f2", "f1", "f0"]
+
+
 def test_age_is_counted_from_the_newest_file(
     make: Callable[..., FileStreamSource], incoming: Path
 ) -> None:
@@ -472,6 +491,19 @@ def test_available_now_means_now(make: Callable[..., FileStreamSource], incoming
     assert take(make(logged=True), at(1))[1] == ["later"]
 
 
+def test_available_now_goes_on_when_all_files_vanish_that_were_remembered_for_the_next_batch(
+    make: Callable[..., FileStreamSource], incoming: Path
+) -> None:
+    for number in range(8):
+        put(incoming, f"f{number}", number + 1)
+    source = make(maxFilesPerTrigger=2, maxCachedFiles=2)
+    source.prepare_available_now()
+    end, _ = take(source, START)
+    for name in ("f2", "f3"):
+        (incoming / name).unlink()
+    assert batches(source, end) == [["f4", "f5"], ["f6", "f7"]]
+
+
 def test_a_log_that_lacks_what_was_planned_is_noticed(
     make: Callable[..., FileStreamSource],
 ) -> None:
@@ -530,11 +562,80 @@ def test_a_file_that_vanished_while_it_waited(
     assert "f1 is gone" in caplog.text
 
 
+@pytest.fixture
+def broken(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Make a call of the operating system fail for one path, until it is mended by ``number=0``."""
+    real = {name: getattr(os, name) for name in ("stat", "scandir", "listdir", "lstat")}
+
+    def break_(call: str, path: Path, number: int) -> None:
+        def failing(asked: Any, *args: Any, **kwargs: Any) -> Any:
+            if number and os.fspath(asked) == str(path):
+                raise OSError(number, os.strerror(number), str(path))
+            return real[call](asked, *args, **kwargs)
+
+        monkeypatch.setattr(os, call, failing)
+
+    return break_
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EACCES, errno.ESTALE, errno.EMFILE])
+@pytest.mark.parametrize("call", ["stat", "scandir"])
+def test_a_directory_that_cannot_be_listed_is_not_an_empty_one(
+    make: Callable[..., FileStreamSource],
+    incoming: Path,
+    broken: Callable[..., None],
+    call: str,
+    number: int,
+) -> None:
+    """Else the files in it would be too old when they can be seen again, or "all there is" would be none."""
+    put(incoming, "k=1/a", 1000)
+    source = make(maxFileAge="10s")
+    end, _ = take(source, START)
+    put(incoming, "k=1/b", 1001)
+    put(incoming, "k=2/c", 2000)
+    broken(call, incoming / "k=1", number)
+    with pytest.raises(InputUnavailableError, match=os.strerror(number)) as caught:
+        source.latest_offset(end, UNLIMITED, 0)
+    assert caught.value.path == str(incoming / "k=1")
+    assert caught.value.try_again
+    with pytest.raises(InputUnavailableError):
+        source.prepare_available_now()
+    broken(call, incoming / "k=1", 0)
+    assert take(source, end)[1] == ["b", "c"]
+
+
+def test_a_pattern_over_a_directory_that_cannot_be_listed_is_not_an_empty_one(
+    make: Callable[..., FileStreamSource], incoming: Path, broken: Callable[..., None]
+) -> None:
+    put(incoming, "x/a", 1)
+    source = make(f"{incoming}/*")
+    broken("listdir", incoming, errno.EIO)
+    with pytest.raises(InputUnavailableError, match=os.strerror(errno.EIO)):
+        source.latest_offset(START, UNLIMITED, 0)
+    broken("listdir", incoming, 0)
+    assert batches(source) == [["a"]]
+
+
+def test_a_file_of_a_plan_whose_size_nobody_can_tell_is_not_gone(
+    make: Callable[..., FileStreamSource], incoming: Path, broken: Callable[..., None]
+) -> None:
+    for number in range(3):
+        put(incoming, f"f{number}", number + 1)
+    source = make(maxFilesPerTrigger=1)
+    end, _ = take(source, START)
+    broken("stat", incoming / "f1", errno.ESTALE)
+    with pytest.raises(InputUnavailableError):
+        source.latest_offset(end, UNLIMITED, 0)
+    broken("stat", incoming / "f1", 0)
+    assert batches(source, end) == [["f1"], ["f2"]]
+
+
 def test_links_that_lead_nowhere_or_back(
     make: Callable[..., FileStreamSource], incoming: Path
 ) -> None:
     put(incoming, "sub/a", 1)
     (incoming / "dangling").symlink_to("nowhere")
+    (incoming / "loop").symlink_to("loop")
     (incoming / "sub" / "back").symlink_to(incoming)
     os.mkfifo(incoming / "pipe")
     (incoming / os.fsdecode(b"\xff")).write_text("x")
@@ -728,34 +829,62 @@ def test_both_listings_find_the_same(tree_of: Callable[..., FileTree], incoming:
     assert tree.size_of(f"{prefix}/nowhere") is None
 
 
-def test_settled_directories_still_show_what_comes(
-    tree_of: Callable[..., FileTree], incoming: Path
+@pytest.mark.parametrize("file_system", ["of this machine", "of a mount"])
+def test_directories_show_what_comes_whatever_their_modification_times(
+    tree_of: Callable[..., FileTree],
+    incoming: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    file_system: str,
 ) -> None:
-    """A directory that has not changed for long is not listed again, until it does."""
+    """Archives are restored with their times; mounts of object stores keep neither of a directory's times."""
+    if file_system == "of a mount":
+        monkeypatch.setattr(directory_mark, "_file_system", lambda device: "fuse.s3fs")
+        monkeypatch.setattr(file_tree, "mark_of", lambda status: (1, 2, 3, 4))
     put(incoming, "k=1/a", 10)
     put(incoming, "b", 11)
     seen = SeenFiles()
     tree = tree_of(incoming, seen)
-    for folder in (incoming, incoming / "k=1"):
-        os.utime(folder, (1000, 1000))
-    assert len(tree.new_files()) == len(tree.new_files()) == 2
-    for file in tree.new_files():
-        seen.add(file.path, file.modified_ms)
+    for name in ("c", "d"):
+        for folder in (incoming, incoming / "k=1"):
+            os.utime(folder, (1000, 1000))
+        for file in tree.new_files():
+            seen.add(file.path, file.modified_ms)
+        assert tree.new_files() == []
+        put(incoming, f"k=1/{name}", 12)
+        os.utime(incoming / "k=1", (1000, 1000))
+        assert [file.path.rsplit("/", 1)[-1] for file in tree.new_files()] == [name]
+
+
+@pytest.mark.parametrize("change", ["touched", "replaced by a file with its inode"])
+def test_a_file_that_was_too_old_comes_when_it_is_not_any_more(incoming: Path, change: str) -> None:
+    clock = ManualClock(NOW_MS)
+    seen = SeenFiles(max_age_ms=1000)
+    seen.add("file:///newest", 100_000)
+    seen.purge()
+    tree = LocalTree(str(incoming), FileFilter(), False, seen, clock)
+    path = put(incoming, "data", 1)
     assert tree.new_files() == []
-    put(incoming, "k=1/c", 12)
-    assert [file.path.rsplit("/", 1)[-1] for file in tree.new_files()] == ["c"]
+    if change == "touched":
+        os.utime(path, (100, 100))
+    else:
+        path.unlink()  # a freed inode is often the next one handed out
+        put(incoming, "data", 100)
+    clock.advance(file_tree.RECHECK_MS)
+    assert [file.path for file in tree.new_files()] == [uri_of(str(path))]
 
 
 def test_ten_thousand_files_cost_nothing_while_nothing_comes(
-    make: Callable[..., FileStreamSource], incoming: Path, monkeypatch: pytest.MonkeyPatch
+    incoming: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in range(10_000):
         (incoming / f"f{number}").touch()
-    os.utime(incoming, (1000, 1000))
-    source = make(logged=True)
-    end, found = take(source, START)
+    monkeypatch.setattr(directory_mark, "_file_system", lambda device: "ext4")
+    seen = SeenFiles()
+    tree = LocalTree(str(incoming), FileFilter(), False, seen, ManualClock(NOW_MS))
+    found = tree.new_files()
     assert len(found) == 10_000
-    source.commit(end)
+    for file in found:
+        seen.add(file.path, file.modified_ms)
 
     stats = scans = 0
     real_stat, real_scandir = os.stat, os.scandir
@@ -772,12 +901,11 @@ def test_ten_thousand_files_cost_nothing_while_nothing_comes(
 
     monkeypatch.setattr(os, "stat", stat)
     monkeypatch.setattr(os, "scandir", scandir)
-    assert source.latest_offset(end, UNLIMITED, 0) == end
+    assert tree.new_files() == []
     assert (stats, scans) == (1, 0)
     (incoming / "new").touch()
-    end, found = take(source, end)
-    assert (found, scans) == (["new"], 1)
-    assert stats < 10  # the directory, the log: not what is known
+    assert [file.path for file in tree.new_files()] == [uri_of(str(incoming / "new"))]
+    assert (stats, scans) == (2, 1)  # of the directory: not of what is known
 
 
 def test_options_of_readers_are_all_there(spark: SparkSession) -> None:
@@ -870,6 +998,48 @@ def test_a_query_of_spark_goes_on_here_and_back(
     assert run_here() == fourth
     assert run_by_spark(spark, incoming, checkpoint) == []
     assert {"9.compact", "19.compact", "23"} <= set(os.listdir(checkpoint / "sources" / "0"))
+
+
+@pytest.mark.parametrize("latest_first", ["false", "true"])
+@pytest.mark.parametrize(
+    ("files", "pattern", "options"),
+    [
+        (["h", "b", "zz", "A", "c", "a 1", "g", "e"], "", {}),
+        (["s/b", "s/a", "z", "r/d", "r/q/y", "r/c", "a"], "", {"recursiveFileLookup": "true"}),
+        (["k=2/b", "k=2/a", "k=1/d", "k=10/c"], "", {}),
+        (["s/b", "s/a", "r/d", "r/c"], "/*", {}),
+    ],
+)
+def test_files_of_one_time_come_in_spark_s_order(
+    spark: SparkSession,
+    make: Callable[..., FileStreamSource],
+    incoming: Path,
+    tmp_path: Path,
+    files: list[str],
+    pattern: str,
+    options: dict[str, str],
+    latest_first: str,
+) -> None:
+    for name in files:
+        put(incoming, name, 1, f"{name}\n")
+    put(incoming, next(iter(files)), 2, f"{next(iter(files))}\n")
+    options = {**options, "latestFirst": latest_first, "maxFilesPerTrigger": "1"}
+    theirs = run_by_spark(spark, Path(f"{incoming}{pattern}"), tmp_path / "query", **options)
+    ours = [
+        name.removeprefix(f"file://{incoming}/")
+        for batch in whole_paths(make(f"{incoming}{pattern}", **options))
+        for name in batch
+    ]
+    assert ours == theirs
+
+
+def whole_paths(source: FileStreamSource) -> list[list[str]]:
+    found = []
+    start: Any = START
+    while (end := source.latest_offset(start, UNLIMITED, 0)) != start:
+        found.append(list(source.files(OffsetRange(start, end))))
+        start = end
+    return found
 
 
 @pytest.mark.parametrize(

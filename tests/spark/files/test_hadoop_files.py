@@ -1,15 +1,16 @@
-"""Where Spark would look for a path, and the memory of Hadoop's listings."""
+"""Where Spark would look for a path, and what its errors mean."""
 
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
+from pyspark import SparkContext
 
-from tidemill.common.clock import ManualClock
-from tidemill.spark.files.hadoop_files import HadoopFileSystem, HadoopListings, HadoopStatus, locate
+from tidemill.spark.files.hadoop_files import HadoopFileSystem, is_not_found, locate
 
 
 def context(default: str | None) -> Any:
@@ -36,29 +37,11 @@ def test_a_path_is_where_spark_would_look(
     assert locate(context(default), path) == located
 
 
-def test_a_directory_is_listed_again_only_when_it_may_have_changed() -> None:
-    listed: list[str] = []
-
-    def listing(path: str) -> list[HadoopStatus]:
-        listed.append(path)
-        return [HadoopStatus(f"{path}/a", False, 1, 5)]
-
-    clock = ManualClock(100_000)
-    fs = cast("HadoopFileSystem", SimpleNamespace(listing=listing))
-    listings = HadoopListings(fs, clock)
-
-    def look(path: str, modified_ms: int) -> bool:
-        children, remembered = listings.children(HadoopStatus(path, True, 0, modified_ms))
-        listings.end_round()
-        assert [child.name for child in children] == ["a"]
-        return remembered
-
-    assert [look("/old", 50_000), look("/old", 50_000), look("/old", 60_000)] == [
-        False,
-        True,
-        False,
-    ]
-    assert [look("/new", 99_000), look("/new", 99_000)] == [False, False]  # not settled
-    assert [look("/object", 0), look("/object", 0)] == [False, False]  # a store without such times
-    assert not look("/old", 60_000)  # forgotten: rounds in between did not ask for it
-    assert len(listed) == 7
+def test_a_path_that_is_not_there_is_told_from_one_that_cannot_be_reached(
+    sc: SparkContext, tmp_path: Path
+) -> None:
+    fs = HadoopFileSystem(sc, tmp_path.as_uri())
+    with pytest.raises(Exception, match="nowhere") as caught:
+        fs.listing(f"file:{tmp_path}/nowhere")
+    assert is_not_found(caught.value)
+    assert not is_not_found(ValueError("nowhere"))

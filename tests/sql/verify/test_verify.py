@@ -314,8 +314,74 @@ def test_input_that_is_gone_is_said_so(spark: SparkSession, tmp_path: Path) -> N
     with stopped_at_end(query):
         query.processAllAvailable()
         (tmp_path / "in" / "a").unlink()
-        outcome = query.verify()  # the log names the missing file
-        assert [tuple(row) for row in outcome.unexpected] == [("a", 1)]
+        with pytest.raises(UnsupportedError, match=f"file://{tmp_path}/in/a .* is gone"):
+            query.verify()
+
+
+@pytest.mark.parametrize("ignore", ["true", "false"])
+def test_input_that_the_query_itself_has_cleaned_up_is_named(
+    spark: SparkSession, tmp_path: Path, ignore: str
+) -> None:
+    (tmp_path / "in").mkdir()
+    for name in "abc":
+        (tmp_path / "in" / name).write_text(f"{name}\n")
+    reader = spark.readStream.option("cleanSource", "delete").option("ignoreMissingFiles", ignore)
+    writer = reader.text(str(tmp_path / "in")).writeStream.format("parquet")
+    query = writer.option("checkpointLocation", str(tmp_path / "c")).start(str(tmp_path / "out"))
+    with stopped_at_end(query):
+        query.processAllAvailable()
+        wait_for(lambda: not list((tmp_path / "in").iterdir()), "the input to be cleaned up")
+        with pytest.raises(UnsupportedError, match=r"cleanSource.*\(and 2 others\) .* is gone"):
+            query.verify()
+
+
+NAMES = ["back`tick", "a.b", "two words", "`", "a`.`b", "_times", "c0", "Ünï", "a,b", "(x)"]
+
+
+def test_columns_of_any_name_are_compared(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a").write_text("1\n2\n2\n")
+    value = spark.readStream.text(str(tmp_path / "in"))
+    frame = value.select(*(sql.col("value").alias(name) for name in NAMES))
+    query = (
+        frame.writeStream.format("memory")
+        .queryName("any_name")
+        .option("checkpointLocation", str(tmp_path / "c"))
+        .start()
+    )
+    with stopped_at_end(query):
+        query.processAllAvailable()
+        outcome = query.verify()
+        assert outcome, str(outcome)
+        assert outcome.rows == 3
+    rows = spark.createDataFrame([(1,) * len(NAMES)], NAMES)
+    other = spark.createDataFrame([(2,) * len(NAMES)], NAMES)
+    outcome = compare(rows, [StreamResult("rows", other)], 0, 0, range(len(NAMES)))
+    assert (outcome.missing, outcome.unexpected) == (rows.collect(), other.collect())
+    assert list(outcome.missing[0].asDict()) == NAMES
+
+
+def test_fields_of_a_struct_with_any_name_are_compared(spark: SparkSession) -> None:
+    inner = ", ".join(f"0.1D AS `{name.replace('`', '``')}`" for name in NAMES)
+    rows = spark.sql(f"SELECT struct({inner}) AS s, array(struct({inner})) AS a")
+    assert compare(rows, [StreamResult("rows", rows)], 0, 0, range(2))
+    twice = spark.sql("SELECT struct(1 AS a, 2.5D AS a, 3 AS b) AS s")
+    outcome = compare(twice, [StreamResult("rows", twice)], 0, 0, range(1))
+    assert outcome, str(outcome)
+    other = spark.sql("SELECT struct(1 AS a, 3.5D AS a, 3 AS b) AS s")
+    outcome = compare(twice, [StreamResult("rows", other)], 0, 0, range(1))
+    assert [tuple(row.s) for row in outcome.missing] == [(1, 2.5, 3)]
+
+
+def test_columns_of_one_name_are_compared_by_position(spark: SparkSession) -> None:
+    rows = spark.sql("SELECT 1 AS `a``b`, 2 AS `a``b`")
+    other = spark.sql("SELECT 2 AS `a``b`, 1 AS `a``b`")
+    assert compare(rows, [StreamResult("rows", rows)], 0, 0, range(2))
+    outcome = compare(rows, [StreamResult("rows", other)], 0, 0, range(2))
+    assert ([tuple(r) for r in outcome.missing], [tuple(r) for r in outcome.unexpected]) == (
+        [(1, 2)],
+        [(2, 1)],
+    )
 
 
 def test_what_cannot_be_compared_is_refused(spark: SparkSession, orders: MemoryStream) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fnmatch
 import glob
 import logging
 import os
@@ -11,7 +13,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from tidemill.common.clock import Clock, SystemClock
-from tidemill.spark.files.hadoop_files import SETTLED_AFTER_MS
+from tidemill.errors import InputUnavailableError
+from tidemill.sources.files.directory_mark import Mark, lasting_mark, mark_of
 
 logger = logging.getLogger(__name__)
 
@@ -22,6 +25,11 @@ TEMPORARY_SUFFIXES = ("._COPYING_", ".tmp", ".inprogress", ".filepart", "~")
 def is_ignored(name: str) -> bool:
     """Return True for a hidden file (``.x``, ``_x``, as in Hadoop) and one that is still being written."""
     return name.startswith((".", "_")) or name.endswith(TEMPORARY_SUFFIXES)
+
+
+def is_missing(error: OSError) -> bool:
+    """Return True if a path is not there, or is a link that leads nowhere, rather than hard to reach now."""
+    return error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
 
 @dataclass(frozen=True)
@@ -41,8 +49,9 @@ class DirectoryLister(Protocol):
     ) -> list[FoundFile]:
         """Return the files modified after the one time and not after the other, without those in ``skip``.
 
-        ``modified_after_ms`` never goes back from one call to the next. A directory that is missing or
-        unreadable is reported in the log and counts as empty.
+        ``modified_after_ms`` never goes back from one call to the next. A directory that is missing is
+        reported in the log and counts as empty. Raise :class:`InputUnavailableError` for one that is there
+        and cannot be listed: its files are not known, which is not the same as none.
         """
         ...
 
@@ -57,17 +66,17 @@ class _DirectoryMemory:
 
     too_old: dict[str, tuple[int, int]] = field(default_factory=dict)
     candidates: list[str] = field(default_factory=list)
-    modified_ns: int = -1
+    last_mark: Mark | None = None
+    lasting_mark: Mark | None = None
     listings: int = 0
     listings_since_change: int = 0
-    settled: bool = False
 
 
 def _identity(path: str) -> tuple[int, int] | None:
     """Return the inode and change time of a file, or of a symbolic link itself. None if it is gone."""
     try:
         status = os.lstat(path)
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     return status.st_ino, status.st_ctime_ns
 
@@ -75,9 +84,10 @@ def _identity(path: str) -> tuple[int, int] | None:
 class LocalDirectory:
     """A directory, or a glob pattern of directories, that the operating system can read.
 
-    A directory whose own modification time has not moved is not listed again, so its files cost nothing. A
-    file that is rewritten in place, without a move, does not count as new. In a directory that changes, old
-    files are recognized by name and inode, which come with the listing.
+    A directory that certainly has not changed (:mod:`tidemill.sources.files.directory_mark`) is not listed
+    again, so its files cost nothing. A file that is rewritten in place, without a move, does not count as
+    new. In a directory that is listed, old files are recognized by name and inode, which come with the
+    listing.
 
     That misses a new file that has the name and, by chance, the inode of an old one. Looking at each old file
     in every listing would be the most expensive part of a batch, so each is looked at in one of
@@ -97,32 +107,38 @@ class LocalDirectory:
     def find(
         self, modified_after_ms: int, modified_until_ms: int, skip: Container[str]
     ) -> list[FoundFile]:
-        directories = glob.glob(self.directory) if self._is_pattern else [self.directory]
         found = []
         memories = {}
-        for directory in directories:
-            memory = self._memories.get(directory) or _DirectoryMemory()
-            try:
-                self._list(directory, memory)
-            except OSError as error:
-                self._report_once(directory, error)
-                continue
-            self._reported.discard(directory)
-            memories[directory] = memory
-            found += self._look_at_candidates(
-                directory, memory, modified_after_ms, modified_until_ms, skip
-            )
+        try:
+            for directory in _matching(self.directory) if self._is_pattern else [self.directory]:
+                memory = self._memories.get(directory) or _DirectoryMemory()
+                try:
+                    self._list(directory, memory)
+                except OSError as error:
+                    if not is_missing(error):
+                        raise
+                    self._report_missing(directory, error)
+                    continue
+                self._reported.discard(directory)
+                memories[directory] = memory
+                found += self._look_at_candidates(
+                    directory, memory, modified_after_ms, modified_until_ms, skip
+                )
+        except OSError as error:
+            path = str(error.filename or self.directory)
+            raise InputUnavailableError(path, error.strerror or str(error)) from error
         self._memories = memories
         return found
 
     def _list(self, directory: str, memory: _DirectoryMemory) -> None:
         """Update ``memory.candidates``, the names that may be new files."""
         now_ms = self._wall_clock.wall_ms()
-        modified_ns = os.stat(directory).st_mtime_ns
-        if modified_ns != memory.modified_ns:
-            memory.listings_since_change = 0
-        elif memory.settled:
+        status = os.stat(directory)
+        mark = mark_of(status)
+        if mark == memory.lasting_mark:
             return
+        if mark != memory.last_mark:
+            memory.listings_since_change = 0
         # Turns continue through changes: a directory may change before every listing.
         turn = memory.listings % self._recheck_over
         memory.listings += 1
@@ -147,11 +163,10 @@ class LocalDirectory:
                     candidates.append(entry.name)
         memory.too_old = still_too_old
         memory.candidates = candidates
-        memory.modified_ns = modified_ns
-        memory.settled = (
-            modified_ns // 1_000_000 + SETTLED_AFTER_MS < now_ms
-            and memory.listings_since_change >= self._recheck_over
-        )
+        memory.last_mark = mark
+        # Only when every old name has had its turn since the last change.
+        is_checked = memory.listings_since_change >= self._recheck_over
+        memory.lasting_mark = lasting_mark(status, now_ms) if is_checked else None
 
     def _look_at_candidates(
         self,
@@ -171,12 +186,10 @@ class LocalDirectory:
             try:
                 identity = _identity(path)
                 status = os.stat(path)
-            except FileNotFoundError:
-                continue  # gone since it was listed; a dangling link never was a file
             except OSError as error:
-                self._report_once(path, error)
-                remaining.append(name)
-                continue
+                if is_missing(error):
+                    continue  # gone since it was listed; a dangling link never was a file
+                raise
             modified_ms = status.st_mtime_ns // 1_000_000
             if not stat.S_ISREG(status.st_mode) or modified_ms <= modified_after_ms:
                 if identity is not None:
@@ -188,7 +201,29 @@ class LocalDirectory:
         memory.candidates = remaining
         return found
 
-    def _report_once(self, path: str, error: OSError) -> None:
+    def _report_missing(self, path: str, error: OSError) -> None:
         if path not in self._reported:
             self._reported.add(path)
             logger.warning("cannot look into %s: %s; trying again at every batch", path, error)
+
+
+def _matching(pattern: str) -> list[str]:
+    """Return the paths that match an absolute pattern, as ``glob`` does.
+
+    ``OSError`` for a directory that cannot be listed, where ``glob`` finds nothing.
+    """
+    paths = ["/"]
+    for part in pattern.split("/"):
+        if not glob.has_magic(part):
+            paths = [os.path.join(path, part) for path in paths]
+            continue
+        matched = []
+        for path in paths:
+            try:
+                names = fnmatch.filter(os.listdir(path), part)
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            shown = [name for name in names if part[0] == "." or name[0] != "."]
+            matched += [os.path.join(path, name) for name in shown]
+        paths = matched
+    return [path for path in paths if os.path.lexists(path)]

@@ -101,8 +101,9 @@ class FileStreamOptions:
         max_bytes = options.read("maxBytesPerTrigger", positive_int, None)
         latest_first = options.read("latestFirst", boolean, False)
         max_age_ms = options.read("maxFileAge", lambda text: time_ms(text, "ms"), WEEK_MS)
-        if latest_first and (max_files or max_bytes):
-            # The newest file comes first: after it, all others would be too old.
+        if latest_first:
+            # The newest file comes first: after it, all that a limit holds back would be too old. Limits come
+            # from options, the query, settings or backpressure, in this run or only in an earlier one.
             max_age_ms = NO_AGE_LIMIT
         clean_source = options.read("cleanSource", _clean_source, "off")
         archive_dir = options.read("sourceArchiveDir", non_empty, None)

@@ -47,8 +47,9 @@ class FileStreamSource(SparkFilesSource):
     files, within the limits, and writes them down before it returns. Anywhere else the log has the answer: an
     abandoned plan is made again with the same files.
 
-    Files come in the order of their modification times, and each is taken once, by its path. ``options`` are
-    those of Spark's file streams; their limits hold together with the caller's.
+    Files come in the order of their modification times, those of one time in the order of the listing, as in
+    Spark. Each is taken once, by its path. ``options`` are those of Spark's file streams; their limits hold
+    together with the caller's.
     """
 
     def __init__(
@@ -170,8 +171,9 @@ class FileStreamSource(SparkFilesSource):
         Files are remembered if they make up a good part of a batch. With ``latestFirst`` none are: each batch
         looks for the newest files.
         """
-        files = self._unread or self._listed()
-        taken, rest = self._split(files, max_files, max_bytes)
+        taken, rest = self._split(self._unread, max_files, max_bytes)
+        if not taken:  # none was remembered, or those that were are gone: there may be others
+            taken, rest = self._split(self._listed(), max_files, max_bytes)
         ratio = self._options.discard_cached_ratio
         too_few = max_files is not None and len(rest) < max_files * ratio
         if not too_few and max_bytes is not None:
@@ -190,7 +192,7 @@ class FileStreamSource(SparkFilesSource):
 
     def _sorted(self, files: list[FoundFile]) -> list[FoundFile]:
         newest_first = self._options.latest_first
-        return sorted(files, key=lambda file: (file.modified_ms, file.path), reverse=newest_first)
+        return sorted(files, key=lambda file: file.modified_ms, reverse=newest_first)
 
     def _split(
         self, files: list[FoundFile], max_files: int | None, max_bytes: int | None
@@ -228,15 +230,7 @@ class FileStreamSource(SparkFilesSource):
         self._end = number
 
     def files(self, range_: OffsetRange) -> Sequence[str]:
-        """Return the files of a range. Warn of those that are gone: Spark leaves them out silently."""
-        files = self._range_files(range_)
-        for file in files:
-            if self._tree.is_gone(file.path):
-                logger.warning(
-                    "file %s was planned to be read and is gone: the query continues without it",
-                    file.path,
-                )
-        return [readable_path(file.path) for file in files]
+        return [readable_path(file.path) for file in self._range_files(range_)]
 
     def size(self, range_: OffsetRange) -> RangeSize:
         files = self._range_files(range_)

@@ -13,37 +13,46 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from tidemill.common.clock import Clock, SystemClock
-from tidemill.sources.files.directory import FoundFile
+from tidemill.errors import InputUnavailableError
+from tidemill.sources.files.directory import FoundFile, is_missing
+from tidemill.sources.files.directory_mark import Mark, lasting_mark, mark_of
 from tidemill.sources.files.file_stream_options import FileFilter
 from tidemill.sources.files.seen_files import SeenFiles
 from tidemill.spark.files.hadoop_files import (
-    SETTLED_AFTER_MS,
     HadoopFileSystem,
-    HadoopListings,
     HadoopStatus,
+    is_not_found,
     java_reason,
 )
 from tidemill.spark.files.hadoop_paths import escaped, is_pattern, matching_paths, path_of, uri_of
 
 logger = logging.getLogger(__name__)
 
-RECHECK_OVER = 16
-"""The number of listings in one of which a file that was too old is looked at again; see :class:`_Folder`."""
+RECHECK_MS = 10_000
+"""How often files that were too old are looked at again; see :class:`_Folder`."""
 
 
 class FileTree(Protocol):
     """Lists the input of a stream. Files are named by the URIs that Spark's logs have."""
 
     def new_files(self) -> list[FoundFile]:
-        """Return all unseen files, in no order. What cannot be listed is reported once and has no files."""
+        """Return all unseen files, in the order in which Spark's own listing has them.
+
+        A directory that is not there has no files, and is reported once. Raise
+        :class:`InputUnavailableError` for one that is there and cannot be listed: half a listing must not be
+        taken for a whole one, because files that are missing in it could be too old when they show again.
+        """
         ...
 
     def size_of(self, uri: str) -> int | None:
-        """Return the bytes of a file, or None if it is gone."""
+        """Return the bytes of a file, or None if it is gone. ``InputUnavailableError`` if nobody can tell."""
         ...
 
     def is_gone(self, uri: str) -> bool:
-        """Return True if the file is certainly gone, False where finding out would take a remote call."""
+        """Return True if the file is certainly gone, False where finding out would take a remote call.
+
+        ``InputUnavailableError`` if it may be there and nobody can tell at the moment.
+        """
         ...
 
 
@@ -51,14 +60,14 @@ class FileTree(Protocol):
 class _Folder:
     """One directory as the last listing found it.
 
+    ``mark`` is what the directory's own status says until it changes, None if every look has to list it.
     ``uris`` has the files by name. ``too_old`` has the inodes of files that are neither new nor remembered.
-    Such a name is looked at again when it has another inode, and now and then in any case: another file may,
-    by chance, have the same one.
+    Such a name is looked at again when it has another inode, and every ``RECHECK_MS`` in any case: another
+    file may, by chance, have the same one, and a file may be touched.
     """
 
-    modified_ns: int = -1
-    settled: bool = False
-    listings: int = 0
+    mark: Mark | None = None
+    rechecked_ms: int = 0
     folders: list[str] = field(default_factory=list)
     uris: dict[str, str] = field(default_factory=dict)
     too_old: dict[str, int] = field(default_factory=dict)
@@ -68,8 +77,9 @@ class _Folder:
 class LocalTree:
     """A directory, a file or a pattern of either that the operating system can list.
 
-    A directory whose own modification time has not moved is not listed again, nor is a file that has been
-    taken looked at again. So a directory of 10,000 files costs one call while nothing arrives.
+    A directory that certainly has not changed (:mod:`tidemill.sources.files.directory_mark`) is not listed
+    again, nor is a file that has been taken looked at again. So a directory of 10,000 files costs one call
+    while nothing arrives, or a listing of names (some milliseconds) where nobody can tell.
     """
 
     def __init__(
@@ -100,18 +110,22 @@ class LocalTree:
     def size_of(self, uri: str) -> int | None:
         try:
             return os.stat(path_of(uri)).st_size
-        except OSError:
-            return None
+        except OSError as error:
+            if is_missing(error):
+                return None
+            raise _unavailable(path_of(uri), error) from error
 
     def is_gone(self, uri: str) -> bool:
-        return not os.path.lexists(path_of(uri))
+        return self.size_of(uri) is None
 
     def _roots(self) -> list[str]:
         if not is_pattern(self._path):
             return [self._path]
-        return [
-            p for p in matching_paths(self._path) if not self._filter.hides(os.path.basename(p))
-        ]
+        try:
+            paths = matching_paths(self._path)
+        except OSError as error:
+            raise _unavailable(self._path, error) from error
+        return [path for path in paths if not self._filter.hides(os.path.basename(path))]
 
     def _visit(
         self, path: str, everything: bool, above: frozenset[tuple[int, int]]
@@ -124,15 +138,17 @@ class LocalTree:
             if identity in above:
                 return []  # a link to a directory above it
             folder = self._folders.get(path) or _Folder()
-            if folder.settled and folder.modified_ns == status.st_mtime_ns:
+            if self._is_unchanged(folder, status):
                 folder.candidates = [
                     file
                     for file in folder.candidates
                     if self._seen.is_new(file.path, file.modified_ms)
                 ]
             else:
-                self._list(path, folder, status.st_mtime_ns)
+                self._list(path, folder, status)
         except OSError as error:
+            if not is_missing(error):
+                raise _unavailable(path, error) from error
             self._report_once(path, error)
             return []
         self._reported.discard(path)
@@ -143,9 +159,17 @@ class LocalTree:
                 found += self._visit(os.path.join(path, name), True, above | {identity})
         return found
 
-    def _list(self, path: str, folder: _Folder, modified_ns: int) -> None:
+    def _is_unchanged(self, folder: _Folder, status: os.stat_result) -> bool:
+        if folder.mark is None or folder.mark != mark_of(status):
+            return False
+        return not folder.too_old or not self._is_recheck_due(folder, self._wall_clock.wall_ms())
+
+    def _is_recheck_due(self, folder: _Folder, now_ms: int) -> bool:
+        return not 0 <= now_ms - folder.rechecked_ms < RECHECK_MS
+
+    def _list(self, path: str, folder: _Folder, folder_status: os.stat_result) -> None:
         now_ms = self._wall_clock.wall_ms()
-        turn = folder.listings % RECHECK_OVER
+        rechecks = self._is_recheck_due(folder, now_ms)
         prefix = uri_of(path).rstrip("/")
         folders: list[str] = []
         uris: dict[str, str] = {}
@@ -161,11 +185,7 @@ class LocalTree:
                     uris[name] = uri
                     continue
                 inode = folder.too_old.get(name)
-                if (
-                    inode is not None
-                    and inode == entry.inode()
-                    and hash(name) % RECHECK_OVER != turn
-                ):
+                if inode is not None and inode == entry.inode() and not rechecks:
                     too_old[name] = inode
                     continue
                 try:
@@ -175,11 +195,10 @@ class LocalTree:
                     if not self._filter.takes_name(name) or not self._has_a_name(path, name):
                         continue
                     status = entry.stat()
-                except FileNotFoundError:
-                    continue  # gone since it was listed; a dangling link never was a file
                 except OSError as error:
-                    self._report_once(entry.path, error)
-                    continue
+                    if is_missing(error):
+                        continue  # gone since it was listed; a dangling link never was a file
+                    raise _unavailable(entry.path, error) from error
                 if not stat.S_ISREG(status.st_mode):
                     continue
                 uri = uris[name] = f"{prefix}/{uri_of('/' + name)[len('file:///') :]}"
@@ -190,9 +209,9 @@ class LocalTree:
                     too_old[name] = entry.inode()
         folder.folders, folder.uris = folders, uris
         folder.too_old, folder.candidates = too_old, candidates
-        folder.modified_ns = modified_ns
-        folder.settled = modified_ns // 1_000_000 + SETTLED_AFTER_MS < now_ms
-        folder.listings += 1
+        folder.mark = lasting_mark(folder_status, now_ms)
+        if rechecks:
+            folder.rechecked_ms = now_ms
 
     def _single_file(self, path: str, status: os.stat_result) -> list[FoundFile]:
         name = os.path.basename(path)
@@ -227,6 +246,10 @@ class LocalTree:
             )
 
 
+def _unavailable(path: str, error: OSError) -> InputUnavailableError:
+    return InputUnavailableError(path, error.strerror or str(error))
+
+
 class HadoopTree:
     """A directory, a file or a pattern of either, listed through Hadoop (``hdfs:``, ``s3a:``, ...)."""
 
@@ -237,40 +260,38 @@ class HadoopTree:
         file_filter: FileFilter,
         recursive: bool,
         seen: SeenFiles,
-        wall_clock: Clock | None = None,
     ) -> None:
         self._fs = file_system
         self._path = path
         self._filter = file_filter
         self._recursive = recursive
         self._seen = seen
-        self._listings = HadoopListings(file_system, wall_clock)
         self._reported = False
 
     def new_files(self) -> list[FoundFile]:
         try:
             roots = self._fs.glob(self._path)
-            if not roots and not is_pattern(self._path):
-                raise FileNotFoundError("there is no such file or directory")
+            if roots or is_pattern(self._path):
+                self._reported = False
+            elif not self._reported:
+                self._reported = True
+                logger.warning(
+                    "cannot list %s: there is no such file or directory; trying again at every batch",
+                    self._path,
+                )
             found: list[FoundFile] = []
             for root in roots:
                 if not (is_pattern(self._path) and self._filter.hides(root.name)):
                     found += self._visit(root, self._recursive)
         except Exception as error:  # every kind of IOException has the same type
-            if not self._reported:
-                self._reported = True
-                logger.warning(
-                    "cannot list %s: %s; trying again at every batch",
-                    self._path,
-                    java_reason(error),
-                )
-            return []
-        self._reported = False
-        self._listings.end_round()
+            raise InputUnavailableError(self._path, java_reason(error)) from error
         return found
 
     def size_of(self, uri: str) -> int | None:
-        statuses = self._fs.glob(escaped(path_of(uri)))
+        try:
+            statuses = self._fs.glob(escaped(path_of(uri)))
+        except Exception as error:  # every kind of IOException has the same type
+            raise InputUnavailableError(path_of(uri), java_reason(error)) from error
         return statuses[0].size if statuses else None
 
     def is_gone(self, uri: str) -> bool:
@@ -285,14 +306,18 @@ class HadoopTree:
                 file.path, file.modified_ms
             )
             return [file] if is_new else []
+        try:
+            children = self._fs.listing(status.path)
+        except Exception as error:
+            if is_not_found(error):
+                return []  # gone since the directory above was listed
+            raise
+        shown = [child for child in children if not self._filter.hides(child.name)]
         found = []
-        children, remembered = self._listings.children(status)
-        for child in children:
-            if self._filter.hides(child.name):
-                continue
+        for child in shown:
             if not child.is_directory:
                 found += self._visit(child, everything)
-            elif everything or "=" in child.name:
-                now = self._fs.glob(escaped(child.path)) if remembered else []
-                found += self._visit(now[0] if now else child, True)
+        for child in shown:
+            if child.is_directory and (everything or "=" in child.name):
+                found += self._visit(child, True)
         return found

@@ -6,9 +6,15 @@ import logging
 from collections.abc import Container
 from typing import TYPE_CHECKING
 
-from tidemill.common.clock import Clock
+from tidemill.errors import InputUnavailableError
 from tidemill.sources.files.directory import DirectoryLister, FoundFile, LocalDirectory, is_ignored
-from tidemill.spark.files.hadoop_files import HadoopFileSystem, HadoopListings, java_reason, locate
+from tidemill.spark.files.hadoop_files import (
+    HadoopFileSystem,
+    HadoopStatus,
+    is_not_found,
+    java_reason,
+    locate,
+)
 from tidemill.spark.files.hadoop_paths import split_path
 
 if TYPE_CHECKING:
@@ -36,12 +42,9 @@ def absolute_directory(spark_context: SparkContext, directory: str) -> str:
 class HadoopDirectory:
     """A directory, or a glob pattern of directories, listed through Hadoop."""
 
-    def __init__(
-        self, file_system: HadoopFileSystem, directory: str, wall_clock: Clock | None = None
-    ) -> None:
+    def __init__(self, file_system: HadoopFileSystem, directory: str) -> None:
         self.directory = directory
         self._fs = file_system
-        self._listings = HadoopListings(file_system, wall_clock)
         self._reported = False
 
     def find(
@@ -50,15 +53,7 @@ class HadoopDirectory:
         try:
             files = self._all_files()
         except Exception as error:  # every kind of IOException has the same type
-            if not self._reported:
-                self._reported = True
-                logger.warning(
-                    "cannot list %s: %s; trying again at every batch",
-                    self.directory,
-                    java_reason(error),
-                )
-            return []
-        self._reported = False
+            raise InputUnavailableError(self.directory, java_reason(error)) from error
         return [
             file
             for file in files
@@ -67,12 +62,25 @@ class HadoopDirectory:
 
     def _all_files(self) -> list[FoundFile]:
         directories = [status for status in self._fs.glob(self.directory) if status.is_directory]
-        if not directories:
-            raise FileNotFoundError("there is no such directory")
-        statuses = [each for one in directories for each in self._listings.children(one)[0]]
-        self._listings.end_round()
+        if directories:
+            self._reported = False
+        elif not self._reported:
+            self._reported = True
+            logger.warning(
+                "cannot list %s: there is no such directory; trying again at every batch",
+                self.directory,
+            )
+        statuses = [each for one in directories for each in self._children(one)]
         return [
             FoundFile(status.path, status.size, status.modified_ms)
             for status in statuses
             if not status.is_directory and not is_ignored(status.name)
         ]
+
+    def _children(self, directory: HadoopStatus) -> list[HadoopStatus]:
+        try:
+            return self._fs.listing(directory.path)
+        except Exception as error:
+            if is_not_found(error):
+                return []  # gone since the directories were found
+            raise

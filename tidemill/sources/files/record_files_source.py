@@ -14,6 +14,8 @@ from pyspark.errors import AnalysisException
 from tidemill.batches.batch import AdmissionLimit, Offset, OffsetRange, RangeSize
 from tidemill.batches.parallelism import tasks_for_bytes
 from tidemill.batches.source import RecordSource, SourceRuntime
+from tidemill.common.config import IGNORE_CORRUPT_FILES, IGNORE_MISSING_FILES
+from tidemill.errors import InputUnavailableError
 from tidemill.sources.files.directory import DirectoryLister, FoundFile
 from tidemill.sources.files.hadoop_directory import lister_for
 from tidemill.sources.record_size import RecordSize
@@ -23,6 +25,7 @@ from tidemill.tasks.file_records import (
     ArrowLines,
     BinaryRecords,
     FileSplit,
+    LeftOut,
     ReadReport,
     ReportParam,
     TextLines,
@@ -41,6 +44,9 @@ BEFORE = "before"
 RECORD_SIZE = "record-size"
 """The log entry with the bytes of a record, for a stream that is limited in records."""
 
+UNLISTED = "unlisted"
+"""The log entry with the beginning of the window that no listing has been made of."""
+
 CLOCK_MAY_GO_BACK_MS = 2 * 3_600_000
 """How far the machine's clock may be set back without a file being missed or taken twice."""
 
@@ -55,6 +61,9 @@ class RecordFilesSource(RecordSource):
 
     New files are appended to the log, and their positions are the offsets. So only the log decides how far a
     batch can reach, and an abandoned plan can be made again.
+
+    While the directory cannot be listed, the window keeps its beginning, through restarts too: files that
+    came meanwhile are found when it can be listed again, however long that took.
 
     A limit in records is converted to bytes, by the size that records had in the batches before
     (:class:`RecordSize`). Until the first batch is read, a record is assumed to have ``record_bytes``.
@@ -77,11 +86,16 @@ class RecordFilesSource(RecordSource):
         # Entries on disk: the position of an entry to the latest modification time in it.
         self._entries: dict[str, int] = {}
         self._oldest_ms = 0
+        # Where the window of the first listing that failed began, until one succeeds.
+        self._unlisted_ms: int | None = None
+        self._is_unlisted_reported = False
         self._runtime: SourceRuntime | None = None
         self._report = spark_context.accumulator(ReadReport(), ReportParam())
         self._reported_problems: set[str] = set()
         self._record_size = RecordSize(record_bytes)
         self._logged_record_bytes: float | None = None
+        conf = spark_context.getConf()
+        self._left_out = LeftOut(IGNORE_MISSING_FILES.read(conf), IGNORE_CORRUPT_FILES.read(conf))
 
     def defined(self, time_ms: int) -> None:
         oldest_ms = time_ms - self._remember_ms - CLOCK_MAY_GO_BACK_MS
@@ -97,6 +111,8 @@ class RecordFilesSource(RecordSource):
             runtime.log.put(BEFORE, map(list, self._seen.items()))
             return
         self._seen = dict(entries[BEFORE])
+        if UNLISTED in entries:
+            (self._unlisted_ms,) = entries[UNLISTED]
         if RECORD_SIZE in entries:
             (self._logged_record_bytes,) = entries[RECORD_SIZE]
             self._record_size = RecordSize(self._logged_record_bytes)
@@ -152,11 +168,41 @@ class RecordFilesSource(RecordSource):
         come back to must still be known.
         """
         now_ms = time_ms if self._runtime is None else min(time_ms, self._runtime.clock.wall_ms())
-        self._oldest_ms = max(self._oldest_ms, time_ms - self._remember_ms)
-        oldest_ms = max(now_ms - self._remember_ms, self._oldest_ms - CLOCK_MAY_GO_BACK_MS)
-        found = self._lister.find(oldest_ms, time_ms, self._seen)
+        window_ms = max(self._oldest_ms, time_ms - self._remember_ms)
+        oldest_ms = max(now_ms - self._remember_ms, window_ms - CLOCK_MAY_GO_BACK_MS)
+        if self._unlisted_ms is not None:
+            oldest_ms = min(oldest_ms, self._unlisted_ms)
+        try:
+            found = self._lister.find(oldest_ms, time_ms, self._seen)
+        except InputUnavailableError as error:
+            self._keep_window(oldest_ms, error)
+            return
+        self._log_found(found)
+        if self._unlisted_ms is not None:
+            if self._runtime is not None and self._runtime.log is not None:
+                self._runtime.log.delete(UNLISTED)
+            self._unlisted_ms = None
+        self._is_unlisted_reported = False
+        self._oldest_ms = window_ms
         forgotten_ms = self._oldest_ms - CLOCK_MAY_GO_BACK_MS
         self._seen = {path: at_ms for path, at_ms in self._seen.items() if at_ms > forgotten_ms}
+
+    def _keep_window(self, oldest_ms: int, error: InputUnavailableError) -> None:
+        """Let the window begin here until a listing succeeds: on the disk first, then in memory."""
+        if not self._is_unlisted_reported:
+            self._is_unlisted_reported = True
+            logger.warning(
+                "cannot list %s: %s; trying again at every batch, and finding then what has come meanwhile",
+                error.path,
+                error.reason,
+            )
+        if self._unlisted_ms is not None:
+            return
+        if self._runtime is not None and self._runtime.log is not None:
+            self._runtime.log.put(UNLISTED, [oldest_ms])
+        self._unlisted_ms = oldest_ms
+
+    def _log_found(self, found: list[FoundFile]) -> None:
         if not found:
             return
         files = sorted(found, key=lambda file: (file.modified_ms, file.path))
@@ -257,10 +303,11 @@ class TextFilesSource(RecordFilesSource):
         rdds: list[RDD[str]] = []
         if by_python:
             splits = self._splits(by_python, tasks, may_be_packed=True)
-            rdds.append(splits.mapPartitionsWithIndex(TextLines(self._report)))
+            lines = TextLines(self._report, self._left_out)
+            rdds.append(splits.mapPartitionsWithIndex(lines))
         for file, batches, large in self._arrow_batches(by_spark):
-            lines = ArrowLines(self._report, file.path, large)
-            rdds.append(batches.mapPartitionsWithIndex(lines))
+            arrow_lines = ArrowLines(self._report, file.path, large)
+            rdds.append(batches.mapPartitionsWithIndex(arrow_lines))
         if not rdds:
             return self._sc.emptyRDD()
         return rdds[0] if len(rdds) == 1 else self._sc.union(rdds)
@@ -272,14 +319,16 @@ class TextFilesSource(RecordFilesSource):
         if not files:
             return
         try:
-            yield files[0], *text_as_arrow(self._sc, [_readable(file) for file in files])
+            paths = [_readable(file) for file in files]
+            ignored = self._left_out.missing, self._left_out.damaged
+            yield files[0], *text_as_arrow(self._sc, paths, *ignored)
         except AnalysisException as error:
             if len(files) > 1:
                 for file in files:
                     yield from self._arrow_batches([file])
             else:
-                problem = f"cannot be read ({str(error).splitlines()[0]})"
-                self._report.value.merge(ReadReport(problems={files[0].path: problem}))
+                gone = FileNotFoundError(str(error).splitlines()[0])
+                self._report.value.merge(self._left_out.problem(files[0].path, gone, 0))
 
 
 def _readable(file: FoundFile) -> str:
@@ -306,7 +355,7 @@ class BinaryFilesSource(RecordFilesSource):
         remote = [file.path for file in files if not is_local(file)]
         rdds: list[RDD[bytes]] = []
         if local:
-            records = BinaryRecords(self._record_length, self._report)
+            records = BinaryRecords(self._record_length, self._report, self._left_out)
             rdds.append(
                 self._splits(local, tasks, self._record_length).mapPartitionsWithIndex(records)
             )

@@ -34,7 +34,16 @@ class BatchLeaves:
         builder = LeafBuilder(self._c, self._c.jsession, max(1, len(splits)))
         return builder.build(placeholder, "", SplitLeaf(ReadSplits(splits, read)))
 
-    def of_files(self, placeholder: Node, source_id: str, files: Sequence[str]) -> Node:
-        """Make a leaf that reads these files."""
+    def of_files(
+        self,
+        placeholder: Node,
+        source_id: str,
+        files: Sequence[str],
+        may_be_gone: bool | None = None,
+    ) -> Node:
+        """Make a leaf that reads these files.
+
+        ``may_be_gone`` says whether to go on without files that are gone; None: as the reader's options say.
+        """
         relations = FileRelations(self._c, self._c.jsession, placeholder, source_id, None)
-        return relation_leaf(self._c, placeholder, relations.any_relation(files))
+        return relation_leaf(self._c, placeholder, relations.any_relation(files, may_be_gone))

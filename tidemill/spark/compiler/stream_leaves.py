@@ -8,16 +8,21 @@ decided about it (columns, filters) stays.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tidemill.common.temporary_folder import temporary_folder
-from tidemill.errors import UnsupportedError
+from tidemill.errors import InputUnavailableError, UnsupportedError
 from tidemill.spark.compiler.catalyst import Catalyst, Node
 from tidemill.spark.compiler.placeholder import SOURCE_OPTION
 from tidemill.spark.files.file_formats import FILE_STREAM_OPTIONS
+from tidemill.spark.files.hadoop_paths import readable_path
+from tidemill.spark.session.settings import IGNORE_MISSING_FILES
+
+logger = logging.getLogger(__name__)
 
 _FETCH = "tidemill_fetch"
 _TEMPLATES = "template"
@@ -159,14 +164,51 @@ class FileRelations:
         """Return the relation to plan with."""
         return self._resolve([file], self._c.seq(self._partition_columns), self._options)
 
-    def any_relation(self, files: Sequence[str]) -> Any:
-        """Return the relation of some files, or of none."""
+    def any_relation(self, files: Sequence[str], may_be_gone: bool | None = None) -> Any:
+        """Return the relation of some files, or of none.
+
+        ``may_be_gone`` says whether to go on without files that are gone; None: as the reader's options say.
+        """
         if not files:
             return self.template(f"file://{temporary_folder('empty')}")
         options = dict(self._options)
         if self._path is not None and not any(sign in self._path for sign in "*?[{"):
             options["basePath"] = self._path
-        return self._resolve(files, self._inferred, options)
+        relation = self._resolve(files, self._inferred, options)
+        self._require_all(files, relation, may_be_gone)
+        return relation
+
+    def _require_all(self, files: Sequence[str], relation: Any, may_be_gone: bool | None) -> None:
+        """Refuse a relation that lacks files: Spark leaves out, silently, what it cannot find."""
+        found = relation.location().inputFiles()
+        if len(found) >= len(files):
+            return
+        readable = {readable_path(str(uri)) for uri in found}
+        gone = [file for file in files if file not in readable]
+        if not gone:
+            return  # a file is listed twice
+        if self._may_be_gone() if may_be_gone is None else may_be_gone:
+            for file in gone:
+                logger.warning(
+                    "file %s was planned to be read and is gone: the query continues without it",
+                    file,
+                )
+            return
+        others = f" (and {len(gone) - 1} others)" if len(gone) > 1 else ""
+        raise InputUnavailableError(
+            f"{gone[0]}{others}",
+            "it was planned to be read and is gone",
+            "Put it back and start again, or set the reader's option ignoreMissingFiles to true to go on "
+            "without it.",
+        )
+
+    def _may_be_gone(self) -> bool:
+        asked = next(
+            (v for k, v in self._options.items() if k.lower() == "ignoremissingfiles"),
+            None,
+        )
+        conf = self._jsession.sessionState().conf()
+        return (asked or str(conf.getConfString(IGNORE_MISSING_FILES, "false"))).lower() == "true"
 
     def relation(self, files: Sequence[str]) -> Any:
         """Return the relation of some files; raise if they are partitioned otherwise than planned."""

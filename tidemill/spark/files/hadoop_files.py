@@ -11,18 +11,11 @@ from pyspark import RDD
 from pyspark.serializers import NoOpSerializer
 from pyspark.sql import SparkSession
 
-from tidemill.common.clock import Clock, SystemClock
 from tidemill.spark.files.hadoop_paths import split_path
 from tidemill.spark.session.settings import LARGE_ARROW_TYPES
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
-
-SETTLED_AFTER_MS = 2_000
-"""How long before a listing a directory must have changed last for the listing to be complete.
-
-Files made within the resolution of the file system's clock leave a directory with the same time.
-"""
 
 
 def locate(spark_context: SparkContext, path: str) -> tuple[str, bool]:
@@ -43,6 +36,13 @@ def locate(spark_context: SparkContext, path: str) -> tuple[str, bool]:
 def java_reason(error: Exception) -> str:
     """Return the message of an error of the JVM in one line, without the stack trace."""
     return str(error).split("\n\tat ")[0].replace("\n", " ")
+
+
+def is_not_found(error: Exception) -> bool:
+    """Return True if the JVM says that a file or directory is not there."""
+    java_error = getattr(error, "java_exception", None)
+    name = "" if java_error is None else str(java_error.getClass().getName())
+    return name in ("java.io.FileNotFoundException", "java.nio.file.NoSuchFileException")
 
 
 @dataclass(frozen=True)
@@ -114,47 +114,18 @@ class HadoopFileSystem:
         ]
 
 
-class HadoopListings:
-    """Lists directories in rounds, but none again whose own modification time has not moved.
-
-    Object stores keep no such time: there every round lists.
-    """
-
-    def __init__(self, file_system: HadoopFileSystem, wall_clock: Clock | None = None) -> None:
-        self._fs = file_system
-        self._wall_clock = wall_clock or SystemClock()
-        self._known: dict[str, tuple[int, list[HadoopStatus]]] = {}
-        self._visited: dict[str, tuple[int, list[HadoopStatus]]] = {}
-
-    def children(self, directory: HadoopStatus) -> tuple[list[HadoopStatus], bool]:
-        """Return what is in a directory, and whether that is remembered from an earlier round.
-
-        Then directories in it may have changed: their own times do not show above them.
-        """
-        known = self._known.get(directory.path)
-        remembered = known is not None and known[0] == directory.modified_ms
-        if known is None or not remembered:
-            now_ms = self._wall_clock.wall_ms()
-            settled = 0 < directory.modified_ms < now_ms - SETTLED_AFTER_MS
-            listed = self._fs.listing(directory.path)
-            known = directory.modified_ms if settled else -1, listed
-        self._visited[directory.path] = known
-        return known[1], remembered
-
-    def end_round(self) -> None:
-        """Forget the directories that this round has not asked for."""
-        self._known, self._visited = self._visited, {}
-
-
-def text_as_arrow(spark_context: SparkContext, uris: list[str]) -> tuple[RDD[bytes], bool]:
+def text_as_arrow(
+    spark_context: SparkContext, uris: list[str], ignore_missing: bool, ignore_damaged: bool
+) -> tuple[RDD[bytes], bool]:
     """Return the lines of text files as serialized Arrow batches of one column, and whether the column is a
     ``large_string``.
 
-    Spark unpacks compressed files by their names. It leaves out files that have vanished or are damaged, and
-    names them in its own log.
+    Spark unpacks compressed files by their names. Where it is to leave out files that have vanished or are
+    damaged, it names them in its own log.
     """
     session = SparkSession(spark_context)
-    reader = session.read.option("ignoreMissingFiles", "true").option("ignoreCorruptFiles", "true")
+    reader = session.read.option("ignoreMissingFiles", ignore_missing)
+    reader = reader.option("ignoreCorruptFiles", ignore_damaged)
     batches: Any = reader.text(uris)._jdf.toArrowBatchRdd()
     large = session.conf.get(LARGE_ARROW_TYPES, "false") == "true"
     return RDD(batches.toJavaRDD(), spark_context, NoOpSerializer()), large

@@ -145,7 +145,10 @@ def _translate(pattern: str) -> str:
 
 
 def matching_paths(pattern: str) -> list[str]:
-    """Return all local paths that match an absolute pattern, in order. Skip unreadable directories."""
+    """Return all local paths that match an absolute pattern, in order.
+
+    ``OSError`` for a directory that is there and cannot be listed: nobody knows what matches in it.
+    """
     found: set[str] = set()
     for one in expand_braces(pattern):
         found.update(_matching(["/"], [part for part in one.split("/") if part]))
@@ -164,7 +167,7 @@ def _matching(folders: list[str], parts: list[str]) -> list[str]:
         for folder in folders:
             try:
                 names = os.listdir(folder)
-            except OSError:
+            except (FileNotFoundError, NotADirectoryError):
                 continue
             matched += [os.path.join(folder, name) for name in names if regex.fullmatch(name)]
         folders = matched

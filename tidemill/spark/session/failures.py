@@ -20,8 +20,9 @@ _HEADER = "Traceback (most recent call last):"
 _INSTALLED = re.compile(r"(site-packages|\.zip)/(pyspark|py4j|tidemill)/")
 _CANNOT_READ = "[FAILED_READ_FILE"
 _HOW_TO_GO_ON = (
-    "Repair or remove the file, and start the query again: the batch runs again, from its checkpoint. With "
-    "the option ignoreCorruptFiles=true of the reader, files that cannot be read are left out."
+    "Repair the file, and start the query again: the batch runs again, from its checkpoint. With the option "
+    "ignoreCorruptFiles=true of the reader, files that cannot be read are left out; with "
+    "ignoreMissingFiles=true those that you have removed."
 )
 # An error that Tidemill raises on purpose is complete without a trace.
 _ERROR_OF_OURS = re.compile(r"^tidemill\.errors\.(?P<error>\w+: .*)", re.MULTILINE | re.DOTALL)

@@ -54,21 +54,28 @@ def compare(
     Only the columns at ``positions`` count. With ``distinct`` it does not matter how often a row occurs.
     """
     wanted = _comparable_rows(expected, positions, distinct).persist()
+    names = [expected.columns[position] for position in positions]
     try:
         rows = wanted.count()
         for result in results:
             found = _comparable_rows(result.rows, positions, distinct)
-            missing, unexpected = _difference(wanted, found, result.is_partial)
+            missing, unexpected = (
+                [Row(*names)(*row) for row in rows_]
+                for rows_ in _difference(wanted, found, result.is_partial)
+            )
             if missing or unexpected:
                 return Verification(batch_id, rows, missing, unexpected, late_rows, result.name)
     finally:
         wanted.unpersist()
-    names = " and ".join(result.name for result in results)
-    return Verification(batch_id, rows, late_rows=late_rows, compared_with=names)
+    compared_with = " and ".join(result.name for result in results)
+    return Verification(batch_id, rows, late_rows=late_rows, compared_with=compared_with)
 
 
 def _comparable_rows(df: DataFrame, positions: Sequence[int], distinct: bool) -> DataFrame:
-    # By position: two columns may have the same name.
+    """Return the columns that count, called ``c0``, ``c1``, ...
+
+    They have names of their own because two columns may have the same one, and any characters in it.
+    """
     numbered = df.toDF(*(f"c{position}" for position in range(len(df.columns))))
     rows = numbered.select(
         *(
@@ -76,9 +83,6 @@ def _comparable_rows(df: DataFrame, positions: Sequence[int], distinct: bool) ->
             for position in positions
         )
     )
-    names = [df.columns[position] for position in positions]
-    if len(set(names)) == len(names) and _COUNT not in names:
-        rows = rows.toDF(*names)
     return rows.distinct() if distinct else rows
 
 
@@ -86,9 +90,8 @@ def _difference(
     wanted: DataFrame, found: DataFrame, only_unexpected: bool
 ) -> tuple[list[Row], list[Row]]:
     """Return the missing and the surplus rows, each as often as it is missing or surplus. Runs one job."""
-    columns = [f"`{name}`" for name in wanted.columns]
     both = wanted.withColumn(_COUNT, sql.lit(1)).unionAll(found.withColumn(_COUNT, sql.lit(-1)))
-    counted = both.groupBy(*columns).agg(sql.sum(_COUNT).alias(_COUNT))
+    counted = both.groupBy(*wanted.columns).agg(sql.sum(_COUNT).alias(_COUNT))
     condition = f"{_COUNT} < 0" if only_unexpected else f"{_COUNT} != 0"
     different = counted.where(condition).limit(2 * MAX_ROWS_SHOWN).collect()
     missing = [row for row in different if row[-1] > 0]
@@ -100,8 +103,7 @@ def _repeated(rows: Sequence[Row]) -> list[Row]:
     """Return each row without its count, as often as the count says."""
     shown: list[Row] = []
     for row in rows:
-        plain = Row(*row.__fields__[:-1])(*row[:-1])
-        shown += [plain] * min(abs(row[-1]), MAX_ROWS_SHOWN)
+        shown += [Row(*row[:-1])] * min(abs(row[-1]), MAX_ROWS_SHOWN)
     return shown[:MAX_ROWS_SHOWN]
 
 
@@ -126,9 +128,14 @@ def _comparable(column: Column, data_type: DataType) -> Column:
                 sql.transform(sql.map_entries(column), lambda each: _comparable(each, entry))
             )
         case StructType(fields=fields) if fields:
+            # Two fields may have the same name.
+            numbered = StructType()
+            for position, field in enumerate(fields):
+                numbered.add(f"c{position}", field.dataType)
+            renamed = column.cast(numbered)
             parts = [
-                _comparable(column.getField(field.name), field.dataType).alias(field.name)
-                for field in fields
+                _comparable(renamed.getField(f"c{position}"), field.dataType).alias(field.name)
+                for position, field in enumerate(fields)
             ]
             return sql.when(column.isNotNull(), sql.struct(*parts))
     return column

@@ -50,8 +50,11 @@ def snapshot_until_now(df: DataFrame, clock: Clock | None = None) -> DataFrame:
 
 
 def snapshot_of_ranges(df: DataFrame, ranges: Mapping[str, Consumed]) -> DataFrame:
-    """Return a batch DataFrame over the ranges that a query has read, by source id."""
-    return _snapshot(df, lambda source_id: ranges[source_id])
+    """Return a batch DataFrame over the ranges that a query has read, by source id.
+
+    ``InputUnavailableError`` if a file of them is gone, whatever the options of its reader say.
+    """
+    return _snapshot(df, lambda source_id: ranges[source_id], may_be_gone=False)
 
 
 def _new_source(source_id: str) -> TableSource:
@@ -79,7 +82,9 @@ def _whole_range(source: TableSource, now_ms: int) -> OffsetRange:
     return OffsetRange(start, end)
 
 
-def _snapshot(df: DataFrame, ranges_of: Callable[[str], Consumed]) -> DataFrame:
+def _snapshot(
+    df: DataFrame, ranges_of: Callable[[str], Consumed], may_be_gone: bool | None = None
+) -> DataFrame:
     leaves = BatchLeaves(df.sparkSession)
     parallelism = df.sparkSession.sparkContext.defaultParallelism
 
@@ -87,7 +92,7 @@ def _snapshot(df: DataFrame, ranges_of: Callable[[str], Consumed]) -> DataFrame:
         source, ranges = ranges_of(source_id)
         if isinstance(source, SparkFilesSource):
             files = [file for range_ in ranges for file in source.files(range_)]
-            return leaves.of_files(placeholder, source_id, files)
+            return leaves.of_files(placeholder, source_id, files, may_be_gone)
         assert isinstance(source, SplitSource)
         splits = [split for range_ in ranges for split in source.splits(range_, parallelism)]
         # Each task reads a run of consecutive splits, so that rows keep the order of their batches.

@@ -20,7 +20,7 @@ from tidemill.batches.planner import BatchPlanner
 from tidemill.checkpoint.batch_log import BatchLog, LoggedBatches
 from tidemill.checkpoint.storage import Storage, open_storage
 from tidemill.common.output_modes import APPEND, COMPLETE
-from tidemill.errors import IllegalStateError, UnsupportedError
+from tidemill.errors import IllegalStateError, InputUnavailableError, UnsupportedError
 from tidemill.receivers.tracked_blocks import TrackedBlocksSource
 from tidemill.spark.compiler.batch_output import ComputedOutput
 from tidemill.spark.compiler.compared_columns import compared_columns
@@ -78,6 +78,11 @@ def verify_query(query: CheckedQuery, query_id: str, late_rows: int) -> Verifica
             return compare(
                 expected, results, last_batch, late_rows, columns.positions, columns.distinct
             )
+    except InputUnavailableError as error:
+        raise UnsupportedError(
+            "verify() cannot read the consumed input again, such as with the option cleanSource: "
+            f"{error.path} cannot be read, or is gone"
+        ) from error
     except LookupError as error:  # a source no longer has the rows
         raise UnsupportedError(f"verify() cannot read the consumed input again: {error}") from error
     except PySparkException as error:
