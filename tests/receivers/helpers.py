@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from tidemill.checkpoint.log_records import LogSlice
 from tidemill.common.clock import ManualClock, never
 from tidemill.receivers.blocks.block import BlockInfo
 from tidemill.receivers.blocks.format import EncodedBlock, decode
 from tidemill.receivers.executor.rate_limiter import RateLimiter
 from tidemill.receivers.executor.supervisor import ReceiverSupervisor, SupervisorSettings
-from tidemill.receivers.messages import BlockAdded
+from tidemill.receivers.messages import BlockAdded, UpdateHeldBytes
 from tidemill.receivers.receiver import Receiver
+from tidemill.receivers.request_keys import RequestKey
 
 PATIENCE_S = 30.0
 
@@ -104,9 +106,20 @@ class FakeDriver:
         self.answers: list[BlockAdded | Exception] = []  # instead of the usual one
         self.refuses = False
         self.held_bytes = 0
+        self.held_version = 0
+        self.asked = 0
+        # Every report: the block, the first number and the oldest segment that may still be reported.
+        self.reports: list[tuple[BlockInfo, int, str]] = []
 
-    def add_block(self, info: BlockInfo) -> BlockAdded:
+    def add_block(
+        self,
+        info: BlockInfo,
+        keys: Sequence[RequestKey] = (),
+        first_unreported: int = 0,
+        oldest_segment: str = "",
+    ) -> BlockAdded:
         with self.changed:
+            self.reports.append((info, first_unreported, oldest_segment))
             self.changed.notify_all()
             if self.answers:
                 answer = self.answers.pop(0)
@@ -117,6 +130,12 @@ class FakeDriver:
                 return BlockAdded(False, self.held_bytes, "no")
             self.infos.append(info)
             return BlockAdded(True, self.held_bytes)
+
+    def ask_held(self) -> UpdateHeldBytes:
+        with self.changed:
+            self.asked += 1
+            self.changed.notify_all()
+            return UpdateHeldBytes(self.held_bytes, self.held_version)
 
     def report_error(self, message: str, error: str) -> None:
         with self.changed:
@@ -140,13 +159,18 @@ class FakeHandler:
         self.blocks: dict[str, EncodedBlock] = {}
         self.failures: list[Exception] = []
         self.stored = 0
+        self.segment = ""
 
     def store(self, block_id: str, block: EncodedBlock) -> BlockInfo:
         self.stored += 1
         if self.failures:
             raise self.failures.pop(0)
         self.blocks[block_id] = block
-        return BlockInfo(7, block_id, block.records, block.bytes, "")
+        slice_ = LogSlice(self.segment, 24, block.bytes) if self.segment else None
+        return BlockInfo(7, block_id, block.records, block.bytes, "", slice_=slice_)
+
+    def discard(self, info: BlockInfo) -> None:
+        del self.blocks[info.block_id]
 
 
 class Idle(Receiver):

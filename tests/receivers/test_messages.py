@@ -17,6 +17,7 @@ from tidemill.receivers.blocks.block import BlockInfo, BlockPlace
 from tidemill.receivers.messages import (
     AddBlock,
     AddBlockServer,
+    AskHeldBytes,
     BlockAdded,
     CleanupOldBlocks,
     DeregisterReceiver,
@@ -26,17 +27,24 @@ from tidemill.receivers.messages import (
     RegisterReceiver,
     ReportError,
     StopReceiver,
+    UpdateHeldBytes,
     UpdateRateLimit,
     decode,
 )
+from tidemill.receivers.request_keys import RequestKey
 
+KEY = RequestKey.from_request("order-1", b"one", 1)
+OTHER_KEY = RequestKey.from_request("\ud800".encode("utf-8", "replace").decode(), b"", 0)
 MESSAGES: list[Message] = [
     RegisterReceiver(3, 7, "SocketReceiver", "1", "node1", "node1:80/ff"),
     Registered(True, 12.5, 1 << 40, ("1 node1 node1:80/ff", "2 node2 node2:80/ff")),
     Registered(False, None, 0),
     AddBlock(2, block(5)),
     AddBlock(2, block(5, places=(), slice_=None)),
+    AddBlock(2, block(5), (KEY, OTHER_KEY), 3, "received/data/clicks/0000000001-0-60000-aa.log"),
     BlockAdded(True, 5),
+    BlockAdded(False, 5, "stored before", 12, (KEY,)),
+    AskHeldBytes(3),
     BlockAdded(False, 0, "the disk is full"),
     ReportError(0, "Fehler ü 😀 \0 \ud800", "Traceback ..."),
     DeregisterReceiver(0, 1, "", ""),
@@ -44,8 +52,9 @@ MESSAGES: list[Message] = [
     StopReceiver("the end"),
     UpdateRateLimit(0.5),
     UpdateRateLimit(None),
-    CleanupOldBlocks(("a", "b"), 7),
-    CleanupOldBlocks((), 0),
+    UpdateHeldBytes(7, 3),
+    CleanupOldBlocks(("a", "b")),
+    CleanupOldBlocks(()),
     Done(),
 ]
 TYPES = sorted({type(each) for each in MESSAGES}, key=lambda type_: type_.__name__)
@@ -62,7 +71,7 @@ def test_every_message_is_tested_here() -> None:
 
 
 def test_an_integer_is_a_rate() -> None:
-    rate = decode(UpdateRateLimit, b'{"rate":100}').rate
+    rate = decode(UpdateRateLimit, b'{"rate":100,"version":1}').rate
     assert (rate, type(rate)) == (100.0, float)
 
 
@@ -118,10 +127,11 @@ def _is_allowed(name: str, value: Any) -> bool:
 )
 def test_a_rate_is_a_number(rate: str) -> None:
     with pytest.raises(ValueError, match="not a number"):
-        decode(UpdateRateLimit, f'{{"rate":{rate}}}'.encode())
+        decode(UpdateRateLimit, f'{{"rate":{rate},"version":1}}'.encode())
 
 
 GOOD = block(5).to_json()
+GOOD_REPORT = json.loads(AddBlock(1, block(5), (KEY,)).encode())
 
 
 @pytest.mark.parametrize(
@@ -164,16 +174,41 @@ GOOD = block(5).to_json()
     ids=json.dumps,
 )
 def test_a_block_that_is_none_is_refused(changes: dict[str, Any]) -> None:
-    body = json.dumps({"attempt": 1, "info": {**GOOD, **changes}}).encode()
+    decode(AddBlock, json.dumps(GOOD_REPORT).encode())
+    body = json.dumps({**GOOD_REPORT, "info": {**GOOD, **changes}}).encode()
     with pytest.raises(ValueError, match="this is not a AddBlock"):
         decode(AddBlock, body)
+
+
+DIGEST = "0" * 32
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        None,
+        "text",
+        [],
+        [DIGEST, DIGEST],
+        [DIGEST, DIGEST, "1"],
+        [DIGEST, DIGEST, -1],
+        [DIGEST, DIGEST, True],
+        [DIGEST, "0" * 31, 1],
+        ["../" + "0" * 29, DIGEST, 1],
+        [DIGEST, DIGEST, 1, 1],
+    ],
+    ids=json.dumps,
+)
+def test_a_key_that_is_none_is_refused(key: Any) -> None:
+    with pytest.raises(ValueError, match="this is not a AddBlock"):
+        decode(AddBlock, json.dumps({**GOOD_REPORT, "keys": [key]}).encode())
 
 
 @pytest.mark.parametrize("name", GOOD)
 def test_a_block_without_a_field_is_refused(name: str) -> None:
     info = {key: value for key, value in GOOD.items() if key != name}
     with pytest.raises(ValueError, match="not the fields of a block"):
-        decode(AddBlock, json.dumps({"attempt": 1, "info": info}).encode())
+        decode(AddBlock, json.dumps({**GOOD_REPORT, "info": info}).encode())
 
 
 TEXTS = st.text(max_size=20)

@@ -241,6 +241,11 @@ class BatchPlanner:
         }
         return ranges, sizes
 
+    def processed(self, batch: Batch) -> None:
+        """Tell sources that the batch is done. A window may still read its ranges."""
+        for source_id, range_ in batch.ranges.items():
+            self._sources[source_id].source.processed(range_.end)
+
     def commit(self, batch: Batch) -> None:
         """Let sources forget the batch: nothing will read its ranges again."""
         for source_id, range_ in batch.ranges.items():

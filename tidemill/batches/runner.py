@@ -113,6 +113,8 @@ class BatchRunner(Generic[R]):
     def resume(self, readable: Sequence[Batch], unfinished: Sequence[Batch]) -> None:
         """Know the batches of an earlier run. Called before the first batch."""
         self._readable = deque(readable)
+        for batch in readable:
+            self._planner.processed(batch)
         self._running = deque(unfinished)
 
     def plan(self, time_ms: int, outlook: Outlook | None = None, watermark_ms: int = 0) -> Batch:
@@ -230,6 +232,7 @@ class BatchRunner(Generic[R]):
             while self._running and self._running[0].batch_id in self._ended_ids:
                 self._readable.append(self._running.popleft())
                 self._ended_ids.discard(self._readable[-1].batch_id)
+                self._planner.processed(self._readable[-1])
             if not self._readable or batch.batch_id > self._readable[-1].batch_id:
                 return  # an older batch still runs, and may need all of it
             needed_from = self._pipeline.forget(self._readable[-1])

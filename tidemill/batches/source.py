@@ -38,8 +38,8 @@ class Source(ABC):
 
     The order of calls is: :meth:`defined` when a program makes the stream, not when a stream is
     recovered from its checkpoint; :meth:`start` once; then for each batch :meth:`latest_offset`, at some
-    later time the range that was planned is read (perhaps more than once, perhaps never), and in the
-    end :meth:`commit`; :meth:`stop` once. Nothing is called after ``stop``.
+    later time the range that was planned is read (perhaps more than once, perhaps never),
+    :meth:`processed`, and in the end :meth:`commit`; :meth:`stop` once. Nothing is called after ``stop``.
     """
 
     def defined(self, time_ms: int) -> None:
@@ -76,6 +76,9 @@ class Source(ABC):
         Called once for each batch that has run, by the thread that ran it, while another one may plan.
         """
         return self.size(range_).records
+
+    def processed(self, end: Offset) -> None:
+        """Note that the batches up to ``end`` are committed. A window may still read what they had."""
 
     def commit(self, end: Offset) -> None:
         """Forget everything up to ``end``: nobody reads it again, not even a stream that recovers."""

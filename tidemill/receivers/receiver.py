@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark import StorageLevel
 
 from tidemill.errors import IllegalStateError
+from tidemill.receivers.request_keys import KeySettings
 
 if TYPE_CHECKING:
     from tidemill.receivers.executor.supervisor import ReceiverSupervisor
@@ -49,6 +50,8 @@ class Receiver(ABC):
     # Here as well as in __init__, which some subclasses forget to call.
     storageLevel: StorageLevel = StorageLevel.MEMORY_AND_DISK_2
     _supervisor: ReceiverSupervisor | None = None
+    # What the driver remembers of the requests that this receiver stores.
+    _key_settings: KeySettings = KeySettings()
 
     def __init__(self, storageLevel: StorageLevel = StorageLevel.MEMORY_AND_DISK_2) -> None:
         self.storageLevel = storageLevel

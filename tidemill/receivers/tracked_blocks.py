@@ -44,17 +44,20 @@ class TrackedBlocksSource(Source):
         reader: BlockReader,
         on_forgotten: Callable[[Sequence[BlockInfo]], None],
         has_log: bool = True,
+        on_processed: Callable[[], None] = lambda: None,
     ) -> None:
         """Connect the source to the blocks of its stream.
 
         ``reader`` reads blocks in tasks; ``on_forgotten`` is called with blocks that no batch will read any
-        more; ``has_log`` is True if the blocks are in a write-ahead log.
+        more, ``on_processed`` when batches are done; ``has_log`` is True if the blocks are in a write-ahead
+        log.
         """
         self.replayable = has_log
         self._name = name
         self._blocks = blocks
         self._reader = reader
         self._on_forgotten = on_forgotten
+        self._on_processed = on_processed
 
     @property
     def has_unplanned(self) -> bool:
@@ -115,6 +118,10 @@ class TrackedBlocksSource(Source):
             for block in self._blocks.blocks(self._name, range_.start, range_.end)
             if not _is_lost(block)
         ]
+
+    def processed(self, end: Offset) -> None:
+        self._blocks.process(self._name, end)
+        self._on_processed()
 
     def commit(self, end: Offset) -> None:
         try:

@@ -97,7 +97,7 @@ def test_blocks_are_written_and_read(
     assert server.read_block("input-0-a1-0").to_pybytes() == b"hello world"
     assert server.read_block("input-1-b2-0").to_pybytes() == b"in memory"
     assert Path(setup.folders.disk, "input-0-a1-0").read_bytes() == b"hello world"
-    server.call("CleanupOldBlocks", CleanupOldBlocks(("input-0-a1-0",), 0).encode())
+    server.call("CleanupOldBlocks", CleanupOldBlocks(("input-0-a1-0",)).encode())
     with pytest.raises(RpcRemoteError) as caught:
         server.read_block("input-0-a1-0")
     assert caught.value.remote_type == "FileNotFoundError"
@@ -112,7 +112,7 @@ def test_strangers_get_nothing(setup: ServerSetup) -> None:
         lambda: stranger.read_block("input-0-a1-0"),
         lambda: stranger.write_block("input-0-a1-1", b"x"),
         lambda: stranger.call("StopBlockServer", b"{}"),
-        lambda: stranger.call("CleanupOldBlocks", CleanupOldBlocks(("input-0-a1-0",), 0).encode()),
+        lambda: stranger.call("CleanupOldBlocks", CleanupOldBlocks(("input-0-a1-0",)).encode()),
     ):
         with pytest.raises(RpcRefusedError):
             call()

@@ -29,9 +29,11 @@ JSON = {"Content-Type": "application/json"}
 class World:
     """A running HTTP receiver, its driver, and a client."""
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(
+        self, driver: FakeDriver | None = None, max_failures: int = 3, **options: Any
+    ) -> None:
         self.receiver = HttpReceiver(**{"gather_ms": 1, **options})
-        self.running = Supervised(self.receiver)
+        self.running = Supervised(self.receiver, driver, max_failures=max_failures)
         self.driver = self.running.__enter__()
         assert self.receiver.address is not None
         self.address = urlsplit(self.receiver.address)
@@ -417,6 +419,56 @@ def test_old_keys_are_forgotten(new_world: Callable[..., World]) -> None:
     assert "repeated" not in world.post(b"x", Idempotency_Key="a")[1]
 
 
+def test_another_receiver_recognises_what_was_stored_before(
+    new_world: Callable[..., World],
+) -> None:
+    """The first has died, or is behind the same load balancer."""
+    first = new_world(shared_keys="orders")
+    assert first.post(b"one\ntwo", Idempotency_Key="k") == (200, {"records": 2})
+    second = new_world(driver=first.driver, shared_keys="orders")
+    assert second.post(b"one\ntwo", Idempotency_Key="k") == (200, {"records": 2, "repeated": True})
+    assert second.post(b"other", Idempotency_Key="k")[0] == 422
+    assert first.driver.safe == ["one", "two"]
+
+
+def test_requests_that_share_a_block_with_a_repeated_one_are_stored(
+    new_world: Callable[..., World],
+) -> None:
+    first = new_world()
+    first.post(b"old", Idempotency_Key="old")
+    world = new_world(driver=first.driver)
+    world.driver.hold_back()
+    busy = world.post_later(b"busy")
+    wait_for(lambda: ["busy"] in world.driver.offered, "the block", SOON_S)
+    answers = [
+        world.post_later(b"old", Idempotency_Key="old"),
+        world.post_later(b"other", Idempotency_Key="old2"),
+        world.post_later(b"new", Idempotency_Key="new"),
+        world.post_later(b"no key"),
+    ]
+    intake = world.receiver._intake
+    assert intake is not None
+    wait_for(lambda: len(intake._queue) == 4, "the requests", SOON_S)
+    world.driver.let_go()
+    assert busy.result(SOON_S)[0] == 200
+    assert [each.result(SOON_S)[1] for each in answers] == [
+        {"records": 1, "repeated": True},
+        {"records": 1},
+        {"records": 1},
+        {"records": 1},
+    ]
+    assert sorted(world.driver.safe) == ["busy", "new", "no key", "old", "other"]
+
+
+def test_a_retry_after_a_lost_answer_is_stored_once(new_world: Callable[..., World]) -> None:
+    world = new_world(max_failures=1)
+    world.driver.loses_answers = True
+    assert world.post(b"x", Idempotency_Key="k")[0] == 503
+    world.driver.loses_answers = False
+    assert world.post(b"x", Idempotency_Key="k") == (200, {"records": 1, "repeated": True})
+    assert world.driver.safe == ["x"]
+
+
 # -- clients that dawdle -----------------------------------------------------------------------
 
 
@@ -613,6 +665,7 @@ def test_it_is_pickled_before_and_while_it_runs() -> None:
         {"timeout_s": 0},
         {"max_connections": 0},
         {"gather_ms": -1},
+        {"shared_keys": ""},
     ],
 )
 def test_options_that_cannot_be_are_refused(options: dict[str, Any]) -> None:

@@ -158,20 +158,22 @@ class FakeJobs:
 
 @dataclass
 class FakeCalls:
-    """Every call arrives."""
+    """Every call arrives, unless the test says otherwise."""
 
     told: list[tuple[str, Message]] = field(default_factory=list)
-    cleanups: list[tuple[str, tuple[str, ...], int]] = field(default_factory=list)
+    cleanups: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
+    unreachable: set[str] = field(default_factory=set)
     forgotten: list[str] = field(default_factory=list)
     stopped_servers: list[str] = field(default_factory=list)
     closed: int = 0
 
     def tell(self, endpoint: str, message: Message, name: str | None = None) -> bool:
         self.told.append((endpoint, message))
-        return True
+        return endpoint not in self.unreachable
 
-    def cleanup(self, endpoint: str, block_ids: tuple[str, ...], held_bytes: int) -> None:
-        self.cleanups.append((endpoint, block_ids, held_bytes))
+    def cleanup(self, endpoint: str, block_ids: tuple[str, ...]) -> bool:
+        self.cleanups.append((endpoint, block_ids))
+        return endpoint not in self.unreachable
 
     def forget(self, endpoint: str) -> None:
         if endpoint:
@@ -198,7 +200,8 @@ class DriverWorld:
         self.jobs = FakeJobs()
         self.calls = FakeCalls()
         self.events: list[StreamEvent] = []
-        self.blocks = BlockTracker(storage, self.clock).start()
+        keys = {f"clicks-{n}": each._key_settings for n, each in enumerate(receivers)}
+        self.blocks = BlockTracker(storage, self.clock, keys=keys).start()
         self.cleaner = BlockCleaner(cast(Any, self.calls), None, storage)
         self.tracker = ReceiverTracker(
             [ReceiverInput(n, f"clicks-{n}", each, b"") for n, each in enumerate(receivers)],
@@ -250,8 +253,8 @@ class DriverWorld:
         )
         return decode(Registered, self.say(message))
 
-    def add_block(self, info: BlockInfo, attempt: int = 1) -> BlockAdded:
-        return decode(BlockAdded, self.say(AddBlock(attempt, info)))
+    def add_block(self, info: BlockInfo, attempt: int = 1, **report: Any) -> BlockAdded:
+        return decode(BlockAdded, self.say(AddBlock(attempt, info, **report)))
 
     def deregister(self, stream_id: int, attempt: int, message: str = "", error: str = "") -> None:
         self.say(DeregisterReceiver(stream_id, attempt, message, error))

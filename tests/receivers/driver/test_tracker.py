@@ -30,12 +30,15 @@ from tidemill.receivers.driver.tracker import pause_ms
 from tidemill.receivers.driver.tracking_info import ReceiverState, ReceiverTrackingInfo
 from tidemill.receivers.messages import (
     AllReceiverIds,
+    AskHeldBytes,
     BlockAdded,
     GetAllReceiverInfo,
     Registered,
     StopAllReceivers,
     StopReceiver,
+    UpdateHeldBytes,
     UpdateRateLimit,
+    decode,
 )
 
 
@@ -200,7 +203,7 @@ def test_who_registers_learns_what_the_others_were_told() -> None:
         it.add_block_server("1")
         it.settle()
         assert it.register(0, 1, on) == Registered(
-            True, 75.0, 500, ("0 node0 server-0", "1 node1 server-1")
+            True, 75.0, 500, ("0 node0 server-0", "1 node1 server-1"), 1, 1
         )
 
 
@@ -218,7 +221,7 @@ def test_an_attempt_that_was_replaced_has_nothing_to_say() -> None:
         assert it.register(0, 2, on).accepted
         assert not it.register(0, 1, on).accepted
         late = it.add_block(block(1))
-        assert late == BlockAdded(False, 0, "another start has replaced this receiver")
+        assert late == BlockAdded(False, 1000, "another start has replaced this receiver", 1)
         it.deregister(0, 1, "I was slow", "an error")
         first.end("some error")
         it.settle()
@@ -386,9 +389,9 @@ def test_errors_are_reported(caplog: pytest.LogCaptureFixture) -> None:
 def test_blocks_are_taken_over_and_what_is_held_is_told() -> None:
     with driver() as it:
         it.register(0, 1, it.launches(1)[0].on[0])
-        assert it.add_block(block(0, bytes=100)) == BlockAdded(True, 100)
-        assert it.add_block(block(1, bytes=50)) == BlockAdded(True, 150)
-        assert it.add_block(block(1, bytes=50)) == BlockAdded(True, 150)
+        assert it.add_block(block(0, bytes=100)) == BlockAdded(True, 100, "", 1)
+        assert it.add_block(block(1, bytes=50)) == BlockAdded(True, 150, "", 2)
+        assert it.add_block(block(1, bytes=50)) == BlockAdded(True, 150, "", 2)
         assert it.blocks.end("clicks-0") == 2
 
 
@@ -435,7 +438,22 @@ def test_blocks_that_are_done_are_cleaned_up_everywhere() -> None:
         it.tracker.forget([])
         it.settle()
         ids = (block(0).block_id, block(1).block_id)
-        assert it.calls.cleanups == [("server-1", ids, 0), ("endpoint-0-1", ids, 100)]
+        assert it.calls.cleanups == [("server-1", ids), ("endpoint-0-1", ids)]
+
+
+def test_a_receiver_is_told_how_much_is_left_when_batches_are_done() -> None:
+    """Also while a window keeps the blocks."""
+    with driver(receivers=2) as it:
+        for launch in it.launches(2):
+            it.register(launch.stream_id, 1, launch.on[0])
+        for n in range(3):
+            it.add_block(block(n, bytes=100, places=(), slice_=None))
+        it.blocks.process("clicks-0", 2)
+        it.tracker.processed(0)
+        it.settle()
+        assert it.calls.told == [("endpoint-0-1", UpdateHeldBytes(100, 4))]
+        answer = decode(UpdateHeldBytes, it.say(AskHeldBytes(0)))
+        assert answer == UpdateHeldBytes(100, 4)
 
 
 def test_a_receiver_that_does_not_run_is_not_told_of_blocks_that_are_done() -> None:
@@ -460,7 +478,7 @@ def test_a_rate_reaches_the_receiver_and_its_next_start() -> None:
         assert it.register(0, 1, launch.on[0]).rate == 10.0
         it.tracker.update_rate(0, 20.0)
         it.settle()
-        assert it.calls.told == [("endpoint-0-1", UpdateRateLimit(20.0))]
+        assert it.calls.told == [("endpoint-0-1", UpdateRateLimit(20.0, 2))]
         launch.end("")
         it.launches(2)
         it.tracker.update_rate(0, 30.0)
@@ -469,7 +487,36 @@ def test_a_rate_reaches_the_receiver_and_its_next_start() -> None:
         assert it.register(0, 2, launch.on[0]).rate == 30.0
 
 
+def test_a_rate_that_did_not_arrive_is_told_again_until_another_holds() -> None:
+    with driver() as it:
+        it.register(0, 1, it.launches(1)[0].on[0])
+        it.calls.unreachable = {"endpoint-0-1"}
+        it.tracker.update_rate(0, 20.0)
+        it.settle()
+        told = [("endpoint-0-1", UpdateRateLimit(20.0, 1))]
+        assert it.calls.told == told
+        it.calls.unreachable = set()
+        it.clock.advance(1000)
+        wait_for(lambda: len(it.calls.told) == 2, "the rate", 30)
+        it.settle()
+        assert it.calls.told == told * 2
+        it.clock.advance(10_000)
+        it.settle()
+        assert it.calls.told == told * 2
+
+
 # -- the end ---------------------------------------------------------------------------------------
+
+
+def test_a_stop_that_did_not_arrive_is_told_again_and_does_not_mean_at_once() -> None:
+    with driver() as it:
+        it.register(0, 1, it.launches(1)[0].on[0])
+        it.calls.unreachable = {"endpoint-0-1"}
+        it.tracker.stop_receivers("enough", 5.0)
+        assert it.calls.told == [("endpoint-0-1", StopReceiver("enough"))] * 2
+        it.calls.unreachable = set()
+        it.tracker.stop_receivers("enough", 5.0)
+        assert it.calls.told[2:] == [("endpoint-0-1", StopReceiver("enough", at_once=True))]
 
 
 def test_all_are_told_to_end_and_none_is_started_again() -> None:

@@ -24,14 +24,15 @@ from tidemill.errors import RpcRefusedError, RpcRemoteError
 from tidemill.receivers import messages
 from tidemill.receivers.blocks.files import BlockFiles, BlockFolders
 from tidemill.receivers.driver.executor_calls import ExecutorCalls
-from tidemill.receivers.driver.tracker import FROM_EXECUTORS
 from tidemill.receivers.executor.receiver_task import ExecutorSetup, TrackerClient, _ReceiverCalls
 from tidemill.receivers.messages import (
+    FROM_EXECUTORS,
     AddBlock,
     CleanupOldBlocks,
     Message,
     RegisterReceiver,
     StopReceiver,
+    UpdateHeldBytes,
     UpdateRateLimit,
 )
 
@@ -215,6 +216,7 @@ def test_a_receiver_talks_to_the_tracker() -> None:
         answer = client.register("Silent", "0", "node0", "endpoint")
         assert (answer.accepted, answer.replica_servers) == (True, ("0 node0 server-0",))
         assert client.add_block(block(0, bytes=7)).held_bytes == 7
+        assert client.ask_held().held_bytes == 7
         client.report_error("hello", "x" * (2 << 20))
         client.deregister("the end", "\0" * (2 << 20))
         client.close()
@@ -231,21 +233,17 @@ def test_a_receiver_talks_to_the_tracker() -> None:
 class FakeSupervisor:
     heard: list[tuple[str, Any]] = field(default_factory=list)
 
-    @property
-    def is_ending(self) -> bool:
-        return ("stop", "enough") in self.heard
-
     def stop(self, message: str) -> None:
         self.heard.append(("stop", message))
 
     def give_up(self) -> None:
         self.heard.append(("give up", None))
 
-    def update_rate(self, rate: float | None) -> None:
-        self.heard.append(("rate", rate))
+    def update_rate(self, rate: float | None, version: int) -> None:
+        self.heard.append(("rate", (rate, version)))
 
-    def update_held(self, held_bytes: int) -> None:
-        self.heard.append(("held", held_bytes))
+    def update_held(self, held_bytes: int, version: int) -> None:
+        self.heard.append(("held", (held_bytes, version)))
 
 
 @contextmanager
@@ -256,14 +254,16 @@ def served_receiver(folder: Path) -> Iterator[tuple[FakeSupervisor, Served]]:
         yield supervisor, rpc
 
 
-def test_a_second_stop_is_at_once(tmp_path: Path) -> None:
+def test_a_stop_that_comes_twice_does_not_make_the_receiver_give_up(tmp_path: Path) -> None:
     with served_receiver(tmp_path) as (supervisor, rpc):
         for _ in range(2):
             rpc.client.call("StopReceiver", StopReceiver("enough").encode())
-        assert supervisor.heard == [("stop", "enough"), ("give up", None)]
+        assert supervisor.heard == [("stop", "enough")] * 2
+        rpc.client.call("StopReceiver", StopReceiver("enough", at_once=True).encode())
+        assert supervisor.heard[2:] == [("give up", None), ("stop", "enough")]
 
 
-TO_EXECUTORS = [StopReceiver("enough"), UpdateRateLimit(5.0), CleanupOldBlocks(("a", "b"), 7)]
+TO_EXECUTORS = [StopReceiver("enough"), UpdateRateLimit(5.0), UpdateHeldBytes(7, 3)]
 
 
 @pytest.mark.parametrize("intrude", INTRUDERS, ids=lambda intrude: intrude.__name__)
@@ -300,13 +300,14 @@ def test_what_the_driver_tells_a_receiver(tmp_path: Path) -> None:
         calls = ExecutorCalls(SECRET)
         assert calls.tell(endpoint, UpdateRateLimit(5.0))
         assert calls.tell(endpoint, UpdateRateLimit(None))
-        calls.cleanup(endpoint, ("a", "b", "not-there"), 70)
+        assert calls.tell(endpoint, UpdateHeldBytes(70, 4))
+        assert calls.cleanup(endpoint, ("a", "b", "not-there"))
         assert calls.tell(endpoint, StopReceiver("enough"))
         calls.close()
         assert supervisor.heard == [
-            ("rate", 5.0),
-            ("rate", None),
-            ("held", 70),
+            ("rate", (5.0, 0)),
+            ("rate", (None, 0)),
+            ("held", (70, 4)),
             ("stop", "enough"),
         ]
         assert [path.name for path in tmp_path.iterdir()] == ["c"]
@@ -321,7 +322,7 @@ def test_nobody_is_there() -> None:
     calls = ExecutorCalls(SECRET)
     assert not calls.tell(endpoint, StopReceiver("enough"))
     assert not calls.tell("not an endpoint", StopReceiver("enough"))
-    calls.cleanup(endpoint, ("a",), 0)
+    assert not calls.cleanup(endpoint, ("a",))
     calls.stop_block_servers([endpoint, "not an endpoint"])
     assert calls.clients.endpoints == ()
     calls.close()
@@ -338,11 +339,11 @@ def test_many_blocks_go_in_several_calls() -> None:
     with served({"CleanupOldBlocks": cleanup, "StopBlockServer": _noting(stopped)}) as rpc:
         calls = ExecutorCalls(SECRET)
         ids = tuple(f"input-0-a1-{n}" for n in range(2500))
-        calls.cleanup(str(rpc.server.endpoint), ids, 9)
+        assert calls.cleanup(str(rpc.server.endpoint), ids)
         assert [len(each.block_ids) for each in heard] == [1000, 1000, 500]
         assert tuple(id_ for each in heard for id_ in each.block_ids) == ids
-        calls.cleanup(str(rpc.server.endpoint), (), 3)
-        assert heard[3] == CleanupOldBlocks((), 3)
+        assert calls.cleanup(str(rpc.server.endpoint), ())
+        assert len(heard) == 3
         calls.stop_block_servers([str(rpc.server.endpoint)])
         wait_for(lambda: stopped, "the call", 30)
         calls.forget(str(rpc.server.endpoint))

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
 from tests.waiting import wait_for
 from tidemill.common.clock import SystemClock
+from tidemill.errors import RpcTimeoutError
 from tidemill.receivers.blocks.block import BlockInfo
 from tidemill.receivers.blocks.format import EncodedBlock, decode
 from tidemill.receivers.executor.rate_limiter import RateLimiter
 from tidemill.receivers.executor.supervisor import ReceiverSupervisor, SupervisorSettings
-from tidemill.receivers.messages import BlockAdded
+from tidemill.receivers.messages import BlockAdded, UpdateHeldBytes
 from tidemill.receivers.receiver import Receiver
+from tidemill.receivers.request_keys import KeyMemory, RequestKey
 
 SOON_S = 30.0
+_RUNS = itertools.count()
 
 
 class FakeDriver:
@@ -27,10 +31,14 @@ class FakeDriver:
         self._may_answer = threading.Event()
         self._may_answer.set()
         self._stored: dict[str, list[Any]] = {}
+        self._accepted: set[str] = set()
         self.offered: list[list[Any]] = []
         self.blocks: list[list[Any]] = []
         self.errors: list[str] = []
         self.is_broken = False
+        self.loses_answers = False
+        self.keys = KeyMemory()
+        self.remembered_keys = 0
         self.on_offered: Callable[[int], None] = lambda records: None
 
     @property
@@ -51,9 +59,18 @@ class FakeDriver:
         self._stored[block_id] = list(decode(block.data))
         return BlockInfo(0, block_id, block.records, block.bytes, "")
 
+    def discard(self, info: BlockInfo) -> None:
+        del self._stored[info.block_id]
+
     # -- the tracker ---------------------------------------------------------------------------
 
-    def add_block(self, info: BlockInfo) -> BlockAdded:
+    def add_block(
+        self,
+        info: BlockInfo,
+        keys: Sequence[RequestKey] = (),
+        first_unreported: int = 0,
+        oldest_segment: str = "",
+    ) -> BlockAdded:
         records = self._stored[info.block_id]
         self.offered.append(records)
         self.on_offered(len(records))
@@ -61,8 +78,20 @@ class FakeDriver:
         if self.is_broken:
             return BlockAdded(False, 0, "the disk is full")
         with self._lock:
+            if info.block_id in self._accepted:
+                return BlockAdded(True, 0)
+            if repeated := self.keys.known(keys):
+                return BlockAdded(False, 0, "repeated", repeated=tuple(repeated))
+            self.keys.add(info.block_id, keys)
+            self.keys.trim(self.remembered_keys)
+            self._accepted.add(info.block_id)
             self.blocks.append(records)
+            if self.loses_answers:
+                raise RpcTimeoutError("the answer was lost")
         return BlockAdded(True, 0)
+
+    def ask_held(self) -> UpdateHeldBytes:
+        return UpdateHeldBytes(0)
 
     def report_error(self, message: str, error: str) -> None:
         self.errors.append(message)
@@ -81,20 +110,24 @@ class Supervised:
         *,
         block_interval_ms: int = 20,
         restart_delay_ms: int = 50,
+        max_failures: int = 3,
     ) -> None:
         self.receiver = receiver
         self.driver = driver or FakeDriver()
+        self.driver.remembered_keys = receiver._key_settings.remembered
         clock = SystemClock()
         self.supervisor = ReceiverSupervisor(
             receiver,
             0,
-            "run",
+            f"run{next(_RUNS)}",
             self.driver,
             self.driver,
             RateLimiter(clock),
             clock,
             SupervisorSettings(
-                block_interval_ms=block_interval_ms, restart_delay_ms=restart_delay_ms
+                block_interval_ms=block_interval_ms,
+                restart_delay_ms=restart_delay_ms,
+                max_failures=max_failures,
             ),
         )
 

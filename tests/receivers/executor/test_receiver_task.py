@@ -18,11 +18,10 @@ from tests.waiting import wait_for
 from tidemill.common.rpc.server import RpcServer
 from tidemill.receivers.blocks.files import BlockFolders
 from tidemill.receivers.driver.executor_calls import ExecutorCalls
-from tidemill.receivers.driver.tracker import FROM_EXECUTORS
 from tidemill.receivers.executor import receiver_task as module
 from tidemill.receivers.executor.receiver_task import ExecutorSetup, ReceiverTask
 from tidemill.receivers.executor.supervisor import SupervisorSettings
-from tidemill.receivers.messages import StopReceiver
+from tidemill.receivers.messages import FROM_EXECUTORS, StopReceiver
 from tidemill.receivers.receiver import Receiver
 
 SECRET = bytes(range(32))

@@ -14,9 +14,15 @@ from hypothesis import strategies as st
 from pyspark.sql import Row
 
 from tests.receivers.helpers import PATIENCE_S, Idle, InThread, World, running
-from tidemill.common.clock import FOREVER_MS, SystemClock
-from tidemill.errors import IllegalStateError, ReceiverError, UsageError
-from tidemill.receivers.messages import BlockAdded
+from tidemill.common.clock import SystemClock
+from tidemill.errors import (
+    IllegalStateError,
+    ReceiverError,
+    RpcUnavailableError,
+    UsageError,
+)
+from tidemill.receivers.executor.held_bytes import ASK_HELD_MS
+from tidemill.receivers.messages import BlockAdded, UpdateHeldBytes
 from tidemill.receivers.receiver import Receiver
 
 NOT_ACCEPTED = BlockAdded(False, 0, "the log is full")
@@ -196,7 +202,13 @@ def test_a_block_of_the_receivers_own_is_tried_some_times_and_then_refused(
 
 
 def fill(world: World, held_bytes: int = 100) -> None:
+    world.driver.held_bytes = held_bytes
     world.supervisor.update_held(held_bytes)
+
+
+def await_full(world: World) -> None:
+    """Wait until a thread waits for room."""
+    world.clock.await_waiter(world.clock.now_ms() + ASK_HELD_MS)
 
 
 def test_store_waits_while_too_much_is_held_and_a_cleanup_wakes_it() -> None:
@@ -204,7 +216,7 @@ def test_store_waits_while_too_much_is_held_and_a_cleanup_wakes_it() -> None:
         world.driver.held_bytes = 100
         world.receiver.store(["a"])
         storing = InThread(lambda: world.receiver.store(["b"]))
-        world.clock.await_waiter(FOREVER_MS)
+        await_full(world)
         world.supervisor.update_held(100)
         world.clock.advance(1_000_000)
         assert not storing.is_done
@@ -213,10 +225,93 @@ def test_store_waits_while_too_much_is_held_and_a_cleanup_wakes_it() -> None:
         assert world.records() == ["a", "b"]
 
 
+def test_a_word_of_the_driver_that_is_lost_does_not_make_the_receiver_wait_for_ever() -> None:
+    with running(Idle(), max_held_bytes=100) as world:
+        world.driver.held_bytes = 100
+        world.receiver.store(["a"])
+        storing = InThread(lambda: world.receiver.store(["b"]))
+        await_full(world)
+        # The driver has processed all of it, and nobody has told the receiver.
+        world.driver.held_bytes = 0
+        world.clock.advance(ASK_HELD_MS)
+        storing.join()
+        assert world.records() == ["a", "b"]
+
+
+def test_a_receiver_that_waits_asks_until_the_driver_answers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with running(Idle(), max_held_bytes=100) as world:
+        fill(world)
+        storing = InThread(lambda: world.receiver.store(["a"]))
+        asked: list[int] = []
+
+        def no_answer() -> UpdateHeldBytes:
+            asked.append(1)
+            raise RpcUnavailableError("nobody is there")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(world.supervisor._held, "_ask", no_answer)
+            for _ in range(3):
+                await_full(world)
+                world.clock.advance(ASK_HELD_MS)
+            await_full(world)
+            assert len(asked) == 3
+        world.driver.held_bytes = 0
+        world.clock.advance(ASK_HELD_MS)
+        storing.join()
+        assert world.records() == ["a"]
+
+
+def test_an_overtaken_word_of_the_driver_changes_nothing() -> None:
+    with running(Idle(), max_held_bytes=100) as world:
+        world.supervisor.update_held(100, version=7)
+        world.supervisor.update_held(0, version=6)
+        world.driver.held_bytes, world.driver.held_version = 100, 7
+        storing = InThread(lambda: world.receiver.store(["a"]))
+        await_full(world)
+        assert world.records() == []
+        world.supervisor.update_held(0, version=8)
+        storing.join()
+        world.supervisor.update_rate(10.0, version=2)
+        world.supervisor.update_rate(0.0, version=1)
+        assert world.limiter.rate == 10.0
+
+
+# -- what may still be reported --------------------------------------------------------------------
+
+
+def test_a_block_that_waits_to_be_reported_again_keeps_its_number_and_its_segment_open() -> None:
+    with running(Idle(), max_failures=5) as world:
+        world.handler.segment = "received/data/x/0000000001-0-60000-aa.log"
+        world.receiver.store(["first"])
+        world.driver.answers = [BlockAdded(False, 0, "the log cannot be written")]
+        waiting = InThread(lambda: world.receiver.store(["refused"]))
+        wait_for_driver(world)
+        world.handler.segment = "received/data/x/0000000002-0-60000-aa.log"
+        world.receiver.store(["another thread"])
+        world.clock.advance(500)
+        waiting.join()
+        world.receiver.store(["last"])
+        assert world.records() == ["first", "another thread", "refused", "last"]
+        numbers = [(info.block_id[-1], first) for info, first, _ in world.driver.reports]
+        assert numbers == [("0", 0), ("1", 1), ("2", 1), ("1", 1), ("3", 3)]
+        assert [path[25] for _, _, path in world.driver.reports] == ["1", "1", "1", "1", "2"]
+
+
+def test_a_block_that_was_given_up_keeps_nothing_open() -> None:
+    with running(Idle(), max_failures=1) as world:
+        world.driver.answers = [ConnectionError("no answer")]
+        with pytest.raises(ConnectionError):
+            world.receiver.store(["given up"])
+        world.receiver.store(["last"])
+        assert [first for _, first, _ in world.driver.reports] == [0, 1]
+
+
 def test_on_the_machines_clock_as_well() -> None:
     """It cannot wait for ever."""
     world = World(Idle(), max_held_bytes=100)
-    world.supervisor._clock = SystemClock()
+    world.supervisor._held._clock = SystemClock()
     fill(world)
     looked = threading.Event()
 
@@ -224,7 +319,7 @@ def test_on_the_machines_clock_as_well() -> None:
         looked.set()
         return False
 
-    waiting = InThread(lambda: world.supervisor._wait_for_room(is_interrupted))
+    waiting = InThread(lambda: world.supervisor._held.wait_for_room(is_interrupted))
     assert looked.wait(PATIENCE_S)
     fill(world)
     assert not waiting.is_done
@@ -237,7 +332,7 @@ def test_records_wait_in_bounded_memory_while_too_much_is_held() -> None:
         fill(world)
         world.receiver.store("a")
         world.clock.tick(200)
-        world.clock.await_waiter(FOREVER_MS)
+        await_full(world)
         assert world.handler.stored == 0
         fill(world, 0)
         world.driver.await_(lambda: world.driver.infos, "the block")
@@ -247,10 +342,12 @@ def test_the_last_records_are_stored_even_if_too_much_is_held() -> None:
     with running(Idle(), max_held_bytes=100) as world:
         fill(world)
         world.driver.held_bytes = 100
-        for number in range(3):
+        world.receiver.store(0)
+        world.clock.tick(200)
+        await_full(world)
+        for number in (1, 2):
             world.receiver.store(number)
             world.clock.tick(200)
-        world.clock.await_waiter(FOREVER_MS)
         world.stop()
         assert world.records() == [0, 1, 2]
         assert world.driver.errors == []
@@ -290,7 +387,7 @@ def wait_for_rate(world: World) -> None:
 
 
 def wait_for_held(world: World) -> None:
-    world.clock.await_waiter(FOREVER_MS)
+    await_full(world)
 
 
 def wait_for_driver(world: World) -> None:
@@ -327,7 +424,7 @@ def test_stop_while_a_record_waits_for_room_in_memory(monkeypatch: pytest.Monkey
     world = World(receiver, queue_size=1, max_held_bytes=100)
     fill(world)
     world.supervisor.start()
-    world.clock.await_waiter(FOREVER_MS)
+    await_full(world)
     world.stop()
     assert receiver.calls == ["start", "stop"]
     assert receiver.refused == [len(world.records())]
@@ -380,7 +477,7 @@ def test_a_restart_while_the_receiver_waits_for_room_does_not_lose_what_it_store
         receiver.store("a")
         world.clock.tick(200)
         direct = InThread(lambda: receiver.store(["b"]))
-        world.clock.await_waiter(FOREVER_MS)
+        await_full(world)
         receiver.restart("why not")
         with pytest.raises(IllegalStateError, match="nothing can be stored now"):
             direct.join()

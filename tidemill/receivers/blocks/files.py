@@ -113,8 +113,7 @@ class BlockFiles:
         folder = self._folders.disk
         if level.useMemory and self._folders.memory is not None:
             with self._lock:
-                used = sum(self._in_memory.values()) - self._in_memory.get(block_id, 0)
-                if used + data.size <= self._folders.memory_bytes:
+                if self._has_memory(block_id, data.size):
                     self._in_memory[block_id] = data.size
                     folder = self._folders.memory
         path = os.path.join(folder, block_id)
@@ -127,6 +126,16 @@ class BlockFiles:
             path = os.path.join(self._folders.disk, block_id)
             write_block(path, [data])
         return path
+
+    def _has_memory(self, block_id: str, size: int) -> bool:
+        limit = self._folders.memory_bytes
+        self._in_memory.pop(block_id, None)
+        if sum(self._in_memory.values()) + size > limit:
+            # Another process may have deleted some: the driver, or the block server.
+            assert self._folders.memory is not None
+            there = set(os.listdir(self._folders.memory))
+            self._in_memory = {id_: n for id_, n in self._in_memory.items() if id_ in there}
+        return sum(self._in_memory.values()) + size <= limit
 
     def delete(self, block_ids: Iterable[str]) -> None:
         with self._lock:

@@ -60,6 +60,7 @@ _HTTP: _Arguments = {
     "maxConnections": ("max_connections", positive_int),
     "gatherMillis": ("gather_ms", non_negative_int),
     "rememberedKeys": ("remembered_keys", non_negative_int),
+    "sharedKeys": ("shared_keys", non_empty),
     "addressFile": ("address_file", non_empty),
     "storageLevel": ("storageLevel", storage_level),
 }

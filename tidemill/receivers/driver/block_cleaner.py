@@ -15,6 +15,8 @@ from tidemill.receivers.blocks.files import BlockFiles
 from tidemill.receivers.driver.executor_calls import ExecutorCalls
 from tidemill.receivers.executor.block_handler import DATA
 
+SERVER_TRIES = 3
+
 logger = logging.getLogger(__name__)
 
 
@@ -22,9 +24,11 @@ logger = logging.getLogger(__name__)
 class BlockCleaner:
     """Deletes files of executors and segments of the write-ahead log.
 
-    It deletes a segment when all its blocks are done and its writer has begun another segment. ``files`` are
-    the driver's own, in local mode; on a cluster the block servers delete theirs. A failure is only logged,
-    because leftover files do no harm; a segment is tried again later.
+    It deletes a segment when all its blocks are done, and its writer has said that it will report no other
+    block from it: with each block, a receiver names the oldest segment that has a block which it has stored
+    and not reported yet. ``files`` are the driver's own, in local mode; on a cluster the block servers delete
+    theirs. What cannot be deleted is tried again with the next blocks: a segment until it works, the files of
+    a block server that does not answer ``SERVER_TRIES`` times.
     """
 
     calls: ExecutorCalls
@@ -32,7 +36,10 @@ class BlockCleaner:
     storage: Storage | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _blocks_in: dict[str, set[str]] = field(default_factory=dict)
-    _latest_segments: dict[int, str] = field(default_factory=dict)
+    # For each folder of segments, the oldest one from which its receiver may report a block.
+    _oldest_open: dict[str, str] = field(default_factory=dict)
+    # For each block server that did not answer, what it has not deleted, and how often it was asked.
+    _undeleted: dict[str, tuple[list[str], int]] = field(default_factory=dict)
 
     def restore(self, blocks: Iterable[BlockInfo]) -> None:
         """Before receivers start, delete all segments that have none of these blocks: nobody writes yet."""
@@ -45,15 +52,19 @@ class BlockCleaner:
                 if segment.path not in self._blocks_in:
                     self._delete(self.storage, segment.path)
 
-    def on_new_block(self, block: BlockInfo) -> None:
-        """Remember the segment of a new block."""
+    def on_new_block(self, block: BlockInfo, oldest_segment: str = "") -> None:
+        """Remember the segment of a new block, whose receiver reports no block before ``oldest_segment``.
+
+        Empty: none before the segment of this block.
+        """
         with self._lock:
             self._add_to_segment(block)
             if block.slice_ is not None:
-                # Segments sort by their beginning: the late report of a receiver that has been replaced
-                # must not hide the segment that is being written.
-                latest = self._latest_segments.get(block.stream_id, "")
-                self._latest_segments[block.stream_id] = max(latest, block.slice_.path)
+                # Segments sort in the order of writing, and what a receiver has said once holds for ever:
+                # neither a report that was overtaken nor a receiver that was replaced takes it back.
+                folder = _folder(block.slice_.path)
+                oldest = oldest_segment or block.slice_.path
+                self._oldest_open[folder] = max(self._oldest_open.get(folder, ""), oldest)
 
     def _add_to_segment(self, block: BlockInfo) -> None:
         if block.slice_ is not None:
@@ -71,8 +82,7 @@ class BlockCleaner:
             for place in block.places:
                 if place.server:
                     by_server.setdefault(place.server, []).append(block.block_id)
-        for server, block_ids in by_server.items():
-            self.calls.cleanup(server, tuple(block_ids), 0)
+        self._clean_servers(by_server)
         if self.storage is not None:
             for path in self._done_segments(blocks):
                 if self._delete(self.storage, path):
@@ -84,12 +94,26 @@ class BlockCleaner:
             for block in blocks:
                 if block.slice_ is not None:
                     self._blocks_in.get(block.slice_.path, set()).discard(block.block_id)
-            open_segments = set(self._latest_segments.values())
             return [
-                path
-                for path, ids in self._blocks_in.items()
-                if not ids and path not in open_segments
+                path for path, ids in self._blocks_in.items() if not ids and self._is_shut(path)
             ]
+
+    def _is_shut(self, path: str) -> bool:
+        """Return True if no block will be reported from a segment any more.
+
+        A folder from which no block was reported has segments of earlier drivers only.
+        """
+        oldest_open = self._oldest_open.get(_folder(path))
+        return oldest_open is None or path < oldest_open
+
+    def _clean_servers(self, by_server: dict[str, list[str]]) -> None:
+        for server in {*by_server, *self._undeleted}:
+            left, tries = self._undeleted.pop(server, ([], 0))
+            block_ids = [*left, *by_server.get(server, [])]
+            if self.calls.cleanup(server, tuple(block_ids)):
+                continue
+            if tries + 1 < SERVER_TRIES:
+                self._undeleted[server] = (block_ids, tries + 1)
 
     def _delete(self, storage: Storage, path: str) -> bool:
         try:
@@ -98,3 +122,7 @@ class BlockCleaner:
         except (OSError, TidemillError) as error:
             logger.warning("cannot delete %s, which is no longer needed: %s", path, error)
             return False
+
+
+def _folder(path: str) -> str:
+    return path.rpartition("/")[0]

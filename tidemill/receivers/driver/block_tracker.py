@@ -7,10 +7,11 @@ which one, as for every source, before the batch runs.
 The tracker's own log has the rest. It is below ``received/blocks/`` of the checkpoint directory, one JSON
 object a record (:mod:`tidemill.checkpoint.write_ahead_log`)::
 
-    {"known":{"clicks":{"first":5,"runs":{"input-0-5e1f":[2,[4]]},"blocks":[]}}}
+    {"known":{"clicks":{"first":5,"runs":{"input-0-5e1f":[2,[4]]},"blocks":[],"keys":[]}}}
     {"add":{"stream":0,"block":"input-0-5e1f-3","records":120,"bytes":4096,"sha256":"9f86d0",
      "places":[["1","node7","/tmp/b/input-0-5e1f-3",""]],"log":["received/data/clicks/1.log",24,4096]},
-     "to":"clicks","number":5}
+     "to":"clicks","number":5,
+     "keys":[["0f8fad5bd9cb469fa16570867728950e","7c9e6679742540de944be07fc1f90ae7",120]]}
     {"forget":"clicks","before":6}
 
 ``known`` replaces everything before it: it begins a new piece of the log; then the old pieces are deleted.
@@ -19,7 +20,11 @@ before it forgets one.
 
 A receiver reports a block again when the answer was lost, and the second report may come long after the batch
 of the block is done. So ``runs`` has, for the latest runs of a receiver, the blocks that were added: a run
-counts its blocks (``input-<stream>-<run>-<n>``), and here blocks 0 to 2 and block 4 were added.
+counts its blocks (``input-<stream>-<run>-<n>``), and here blocks 0 to 2 and block 4 were added. With every
+report a receiver says below which number it will report nothing any more.
+
+``keys`` has the requests of a block that their senders may repeat, as digests: see
+:mod:`tidemill.receivers.request_keys`. In ``known`` it has those of the last blocks.
 """
 
 from __future__ import annotations
@@ -28,8 +33,8 @@ import json
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Collection
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -39,122 +44,55 @@ from tidemill.common.clock import Clock
 from tidemill.common.fault_points import fault_point
 from tidemill.errors import DamagedCheckpointError
 from tidemill.receivers.blocks.block import BlockInfo
+from tidemill.receivers.driver.stream_blocks import StreamBlocks
+from tidemill.receivers.request_keys import KeySettings, RequestKey
 
 FOLDER = "received/blocks"
 COMPACT_AFTER = 1000
-"""Write a new ``known`` after this many records."""
-REMEMBERED_RUNS = 16
-"""How many runs of a receiver to remember. Reports of a run that was replaced are refused anyway."""
-MAX_OUT_OF_ORDER = 1000
-"""How many blocks of a run to remember that overtook another one, which may never come."""
+"""Write a new ``known`` after this many records, and as many bytes as the last ``known`` had: however long
+that is, it makes the log at most twice as long."""
 
 logger = logging.getLogger(__name__)
 
 
-@dataclass
-class _Run:
-    """The blocks of one run of a receiver that were added: all up to ``low``, and those in ``above``.
+class RepeatedRequestsError(Exception):
+    """A block has requests that were stored before: ``requests`` are those, as they were stored."""
 
-    A receiver that stores on several threads does not report its blocks in the order of their numbers.
-    """
-
-    low: int = -1
-    above: set[int] = field(default_factory=set)
-
-    def __contains__(self, count: int) -> bool:
-        return count <= self.low or count in self.above
-
-    def add(self, count: int) -> None:
-        self.above.add(count)
-        if len(self.above) > MAX_OUT_OF_ORDER:
-            self.low = min(self.above)
-        while self.low + 1 in self.above:
-            self.low += 1
-        self.above = {each for each in self.above if each > self.low}
-
-
-@dataclass
-class _StreamBlocks:
-    """The blocks of one stream that are not forgotten; the number of the first of them is ``first``."""
-
-    first: int = 0
-    blocks: deque[BlockInfo] = field(default_factory=deque)
-    bytes: int = 0
-    runs: dict[str, _Run] = field(default_factory=dict)
-
-    @property
-    def end(self) -> int:
-        return self.first + len(self.blocks)
-
-    def has_seen(self, block_id: str) -> bool:
-        """Return True if a block was ever added, even if it is forgotten by now."""
-        run, count = _split_id(block_id)
-        return run in self.runs and count in self.runs[run]
-
-    def add(self, info: BlockInfo) -> None:
-        self.blocks.append(info)
-        self.bytes += info.bytes
-        run, count = _split_id(info.block_id)
-        self.runs.setdefault(run, _Run()).add(count)
-        if len(self.runs) > REMEMBERED_RUNS:
-            del self.runs[next(iter(self.runs))]
-
-    def forget(self, before: int) -> list[BlockInfo]:
-        forgotten = [self.blocks.popleft() for _ in range(before - self.first)]
-        self.first += len(forgotten)
-        self.bytes -= sum(block.bytes for block in forgotten)
-        return forgotten
-
-    def cut(self, end: int) -> None:
-        """Remove the blocks from number ``end`` on, as if they had never been added."""
-        while self.end > end:
-            self.bytes -= self.blocks.pop().bytes
-
-    def to_json(self) -> dict[str, Any]:
-        blocks = [block.to_json() for block in self.blocks]
-        runs = {run_id: [run.low, sorted(run.above)] for run_id, run in self.runs.items()}
-        return {"first": self.first, "runs": runs, "blocks": blocks}
-
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> _StreamBlocks:
-        stream = cls(value["first"])
-        for block in value["blocks"]:
-            stream.add(BlockInfo.from_json(block))
-        stream.runs = {
-            run_id: _Run(low, set(above)) for run_id, (low, above) in value["runs"].items()
-        }
-        return stream
-
-
-def _split_id(block_id: str) -> tuple[str, int]:
-    """Split the id of a block into the run of its receiver and its number within the run."""
-    run, _, count = block_id.rpartition("-")
-    if not run or not count.isascii() or not count.isdigit():
-        raise ValueError(
-            f"{block_id!r} is not the id of a block: expected input-<stream>-<run>-<n>"
-        )
-    return run, int(count)
+    def __init__(self, requests: Sequence[RequestKey]) -> None:
+        super().__init__(f"{len(requests)} requests of the block were stored before")
+        self.requests = tuple(requests)
 
 
 class BlockTracker:
     """Knows all blocks of all streams, by the names of the streams. Thread-safe.
 
     Without a storage, the blocks live and die with the driver. With one, nothing is written to it before
-    :meth:`start`. Of the streams of an earlier run, only those named in ``streams`` are kept.
+    :meth:`start`. Of the streams of an earlier run, only those named in ``streams`` are kept. ``keys`` says
+    which streams remember requests, and how many.
     """
 
     def __init__(
-        self, storage: Storage | None, clock: Clock, streams: Collection[str] | None = None
+        self,
+        storage: Storage | None,
+        clock: Clock,
+        streams: Collection[str] | None = None,
+        keys: Mapping[str, KeySettings] | None = None,
     ) -> None:
         self._storage = storage
         self._clock = clock
+        self._key_settings = dict(keys or {})
         self._lock = threading.Lock()
         self._received = threading.Condition(self._lock)
         self.records_received = 0
-        self._streams: dict[str, _StreamBlocks] = {}
+        self._streams: dict[str, StreamBlocks] = {}
         self._is_closed = False
         self._log: LogWriter | None = None
+        # Since the last ``known``, which had ``_known_bytes``.
         self._logged = 0
+        self._logged_bytes = 0
+        self._known_bytes = 0
+        # Grows with every change of what is held.
+        self._version = 0
         if storage is not None:
             self._recover(storage)
         if streams is not None:
@@ -166,12 +104,12 @@ class BlockTracker:
         """Restore the blocks that the driver knew when it wrote the log.
 
         IF a record says ``known``, it replaces all records before it. ELSE apply the records in their order.
-        IF an ``add`` has the number of an earlier one, writing the earlier one failed and nobody was told
-        that it is known: drop it. IF a number is missing, a piece of the log is missing: raise. A record that
-        is cut off at the end was never answered.
+        IF an ``add`` has the number of an earlier one, or one of its requests, writing the earlier one failed
+        and nobody was told that it is known: drop it. IF a number is missing, a piece of the log is missing:
+        raise. A record that is cut off at the end was never answered.
 
         The executors of that driver are gone, and their files with them: only the write-ahead log still has
-        the blocks.
+        the blocks. Requests in blocks that are lost may come again.
         """
         missing = ""
         for segment in replay(storage, FOLDER):
@@ -188,8 +126,13 @@ class BlockTracker:
                 "stored. Nothing has been changed.",
                 storage.uri,
             )
-        for tracked in self._streams.values():
+        for name, tracked in self._streams.items():
             tracked.blocks = deque(replace(block, places=()) for block in tracked.blocks)
+            for block in tracked.blocks:
+                if block.slice_ is None:
+                    tracked.keys.remove(block.block_id)
+            # Not earlier: a record that is dropped must not push out requests that were stored.
+            tracked.keys.trim(self._keys_of(name).remembered)
 
     def start(self) -> BlockTracker:
         """Begin to write the log. Called once, before the first block is added or forgotten."""
@@ -201,26 +144,44 @@ class BlockTracker:
     # -- blocks are reported -------------------------------------------------------------------
 
     def add(
-        self, stream: str, info: BlockInfo, on_new: Callable[[BlockInfo], None] | None = None
+        self,
+        stream: str,
+        info: BlockInfo,
+        on_new: Callable[[BlockInfo], None] | None = None,
+        *,
+        keys: Sequence[RequestKey] = (),
+        first_unreported: int = 0,
+        admit: Callable[[], None] | None = None,
     ) -> bool:
         """Add a block. Return False after :meth:`close`; raise if the log cannot be written.
 
-        1. Do nothing if the block was added before, even if it is forgotten by now: it is reported twice.
-        2. Write it to the log: from now on it survives the driver.
-        3. Call ``on_new``, then make it known, so that a batch can have it.
+        1. Call ``admit``, which raises if the block must not be added: from here on, nothing else is added.
+        2. Do nothing if the block was added before, even if it is forgotten by now: it is reported twice.
+        3. Raise :class:`RepeatedRequestsError` if one of its requests was stored before.
+        4. Write it and its requests to the log: from now on they survive the driver.
+        5. Call ``on_new``, then make it known, so that a batch can have it.
         """
         with self._lock:
+            if admit is not None:
+                admit()  # 1
             tracked = self._stream(stream)
-            if tracked.has_seen(info.block_id):  # 1
+            if tracked.has_seen(info.block_id):  # 2
                 return True
             if self._is_closed:
                 return False
+            if repeated := self._stored_before(stream, keys):  # 3
+                raise RepeatedRequestsError(repeated)
             fault_point("block.before-add")
-            self._write({"add": info.to_json(), "to": stream, "number": tracked.end})  # 2
+            record: dict[str, Any] = {"add": info.to_json(), "to": stream, "number": tracked.end}
+            if keys:
+                record["keys"] = [key.to_json() for key in keys]
+            self._write(record)  # 4
             fault_point("block.after-add")
-            if on_new is not None:  # 3
+            if on_new is not None:  # 5
                 on_new(info)
-            tracked.add(info)
+            tracked.add(info, keys, first_unreported)
+            tracked.keys.trim(self._keys_of(stream).remembered)
+            self._version += 1
             self.records_received += info.records
             self._received.notify_all()
             return True
@@ -255,12 +216,19 @@ class BlockTracker:
                 )
             return list(islice(tracked.blocks, start - tracked.first, end - tracked.first))
 
-    def held_bytes(self, stream: str) -> int:
-        """Return the size of all blocks of a stream that are not forgotten."""
+    def held(self, stream: str) -> tuple[int, int]:
+        """Return the size of all blocks of a stream that wait to be processed, and the version of that."""
         with self._lock:
-            return self._stream(stream).bytes
+            return self._stream(stream).held_bytes, self._version
 
     # -- batches are done ----------------------------------------------------------------------
+
+    def process(self, stream: str, before: int) -> None:
+        """Note that the blocks before number ``before`` are processed. Windows may still read them."""
+        with self._lock:
+            tracked = self._stream(stream)
+            tracked.process(min(before, tracked.end))
+            self._version += 1
 
     def forget(self, stream: str, before: int) -> list[BlockInfo]:
         """Forget the blocks before number ``before``, whose batches are done, and return them."""
@@ -271,7 +239,8 @@ class BlockTracker:
                 return []
             self._write({"forget": stream, "before": before})
             forgotten = tracked.forget(before)
-            if self._logged >= COMPACT_AFTER:
+            self._version += 1
+            if self._logged >= COMPACT_AFTER and self._logged_bytes >= self._known_bytes:
                 try:
                     self._compact()
                 except Exception:
@@ -291,15 +260,33 @@ class BlockTracker:
 
     # -- memory and log ------------------------------------------------------------------------
 
-    def _stream(self, stream: str) -> _StreamBlocks:
-        return self._streams.setdefault(stream, _StreamBlocks())
+    def _stream(self, stream: str) -> StreamBlocks:
+        return self._streams.setdefault(stream, StreamBlocks())
+
+    def _keys_of(self, stream: str) -> KeySettings:
+        return self._key_settings.get(stream, KeySettings())
+
+    def _sharing_with(self, stream: str) -> list[StreamBlocks]:
+        """Return the streams whose requests a stream recognises, itself first."""
+        shared_as = self._keys_of(stream).shared_as
+        others = (
+            self._stream(name)
+            for name, settings in self._key_settings.items()
+            if name != stream and shared_as is not None and settings.shared_as == shared_as
+        )
+        return [self._stream(stream), *others]
+
+    def _stored_before(self, stream: str, keys: Sequence[RequestKey]) -> list[RequestKey]:
+        if not keys:
+            return []
+        return [known for each in self._sharing_with(stream) for known in each.keys.known(keys)]
 
     def _apply(self, record: dict[str, Any]) -> str:
         """Apply a record. Return a description of the gap in the log before it, or an empty text."""
         match record:
             case {"known": streams}:
                 self._streams = {
-                    name: _StreamBlocks.from_json(value) for name, value in streams.items()
+                    name: StreamBlocks.from_json(value) for name, value in streams.items()
                 }
                 return ""
             case {"forget": stream, "before": number}:
@@ -307,10 +294,15 @@ class BlockTracker:
                 is_whole = number <= tracked.end
                 tracked.forget(min(number, tracked.end))
             case {"add": info, "to": stream, "number": number}:
+                keys = [RequestKey.from_json(key) for key in record.get("keys", ())]
+                for other in self._sharing_with(stream):
+                    failed = other.keys.blocks_with(keys)
+                    if other.blocks and other.blocks[-1].block_id in failed:
+                        other.cut(other.end - 1)
                 tracked = self._stream(stream)
                 is_whole = tracked.first <= number <= tracked.end
                 tracked.cut(number)
-                tracked.add(BlockInfo.from_json(info))
+                tracked.add(BlockInfo.from_json(info), keys)
             case _:
                 raise ValueError(f"not a record of blocks: {str(record)[:200]}")
         if is_whole:
@@ -321,8 +313,10 @@ class BlockTracker:
 
     def _write(self, record: dict[str, Any]) -> None:
         if self._log is not None:
-            self._log.append(json.dumps(record, separators=(",", ":")).encode())
+            payload = json.dumps(record, separators=(",", ":")).encode()
+            self._log.append(payload)
             self._logged += 1
+            self._logged_bytes += len(payload)
 
     def _compact(self) -> None:
         """Begin a new piece of the log with a ``known`` of all blocks, then delete the old pieces."""
@@ -331,8 +325,10 @@ class BlockTracker:
         if self._log is not None:
             self._log.close()
         self._log = LogWriter(self._storage, FOLDER, self._clock)
+        before = self._logged_bytes
         self._write({"known": {name: tracked.to_json() for name, tracked in self._streams.items()}})
-        self._logged = 0
+        self._known_bytes = self._logged_bytes - before
+        self._logged = self._logged_bytes = 0
         fault_point("block.before-compact")
         for path in old:
             self._storage.delete(path)

@@ -36,12 +36,12 @@ class ExecutorCalls:
         """Drop the connection to a receiver or block server that has ended."""
         self.clients.forget(endpoint)
 
-    def cleanup(self, endpoint: str, block_ids: tuple[str, ...], held_bytes: int) -> None:
-        """Have blocks deleted, in several calls if they are many."""
-        for start in range(0, max(1, len(block_ids)), IDS_PER_CALL):
-            some = block_ids[start : start + IDS_PER_CALL]
-            if not self.tell(endpoint, CleanupOldBlocks(some, held_bytes)):
-                return
+    def cleanup(self, endpoint: str, block_ids: tuple[str, ...]) -> bool:
+        """Have blocks deleted, in several calls if they are many. Return False if one did not arrive."""
+        return all(
+            self.tell(endpoint, CleanupOldBlocks(block_ids[start : start + IDS_PER_CALL]))
+            for start in range(0, len(block_ids), IDS_PER_CALL)
+        )
 
     def stop_block_servers(self, endpoints: Iterable[str]) -> None:
         for endpoint in endpoints:

@@ -20,7 +20,7 @@ class TrackedReceiver:
     Attributes:
         attempt: the number of its latest start; messages of earlier starts are ignored.
         endpoint: where it listens while it runs, or empty.
-        rate: its rate limit in records a second, or None without one.
+        rate: its rate limit in records a second, or None without one; ``rate_version`` grows when it changes.
         has_ended: True when it has ended by itself, for good.
         failed_starts: how many starts in a row have failed before the receiver registered.
     """
@@ -29,6 +29,7 @@ class TrackedReceiver:
     attempt: int = 0
     endpoint: str = ""
     rate: float | None = None
+    rate_version: int = 0
     has_ended: bool = False
     failed_starts: int = 0
 
@@ -117,11 +118,11 @@ class ReceiverRegistry:
                 last_error_ms=now_ms,
             )
 
-    def set_rate(self, stream_id: int, rate: float) -> str:
-        """Set the rate limit of a receiver. Return the endpoint to tell, or empty if it does not run."""
+    def set_rate(self, stream_id: int, rate: float) -> None:
+        """Set the rate limit of a receiver."""
         with self._lock:
             self._tracked[stream_id].rate = rate
-            return self._tracked[stream_id].endpoint
+            self._tracked[stream_id].rate_version += 1
 
     def refuse_all(self) -> list[str]:
         """Let no receiver start or register any more. Return the endpoints of those that run."""

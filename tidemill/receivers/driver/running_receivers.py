@@ -42,9 +42,10 @@ from tidemill.receivers.driver.block_tracker import BlockTracker
 from tidemill.receivers.driver.executor_calls import ExecutorCalls
 from tidemill.receivers.driver.receiver_jobs import ReceiverJobs
 from tidemill.receivers.driver.receiver_pickle import pickle_receiver
-from tidemill.receivers.driver.tracker import FROM_EXECUTORS, ReceiverInput, ReceiverTracker
+from tidemill.receivers.driver.tracker import ReceiverInput, ReceiverTracker
 from tidemill.receivers.executor.receiver_task import LOOPBACK, ExecutorSetup
 from tidemill.receivers.executor.supervisor import SupervisorSettings
+from tidemill.receivers.messages import FROM_EXECUTORS
 from tidemill.receivers.tracked_blocks import TrackedBlocksSource
 from tidemill.spark.session.executors import SparkExecutors, task_slots
 
@@ -104,7 +105,12 @@ class RunningReceivers:
             endpoint = replace(self._server.endpoint, host=driver_host)
             setup = replace(setup, tracker=str(endpoint))
             calls = ExecutorCalls(setup.secret)
-            self._blocks = BlockTracker(storage, clock, [each.name for each in inputs])
+            self._blocks = BlockTracker(
+                storage,
+                clock,
+                [each.name for each in inputs],
+                {each.name: each.receiver._key_settings for each in inputs},
+            )
             self._cleaner = BlockCleaner(calls, _driver_files(setup.folders), storage)
             self.tracker = ReceiverTracker(
                 inputs,
@@ -131,7 +137,14 @@ class RunningReceivers:
         has_log = setup.log_directory is not None
         for each in inputs:
             source = self.sources[each.stream_id]
-            source.bind(each.name, self._blocks, reader, self.tracker.forget, has_log)
+            source.bind(
+                each.name,
+                self._blocks,
+                reader,
+                self.tracker.forget,
+                has_log,
+                partial(self.tracker.processed, each.stream_id),
+            )
 
     def start(self, controllers: Mapping[int, RateController]) -> None:
         """Start the receivers, with the limits of ``controllers``. Nothing is written before this."""

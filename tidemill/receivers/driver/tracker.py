@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from tidemill.common.clock import Clock
 from tidemill.common.event_loop import EventLoop
-from tidemill.errors import TidemillError
 from tidemill.progress.batch_info import ReceiverInfo
 from tidemill.progress.events import (
     ReceiverReportedError,
@@ -21,10 +20,12 @@ from tidemill.progress.events import (
 )
 from tidemill.receivers.blocks.block import BlockInfo
 from tidemill.receivers.driver.block_cleaner import BlockCleaner
+from tidemill.receivers.driver.block_reports import BlockReports
 from tidemill.receivers.driver.block_server_list import BlockServerList
 from tidemill.receivers.driver.block_tracker import BlockTracker
 from tidemill.receivers.driver.executor_calls import ExecutorCalls
 from tidemill.receivers.driver.receiver_jobs import ReceiverJobs
+from tidemill.receivers.driver.receiver_news import ReceiverNews
 from tidemill.receivers.driver.receiver_registry import ReceiverRegistry
 from tidemill.receivers.driver.repeated_errors import RepeatedErrors
 from tidemill.receivers.driver.scheduling_policy import (
@@ -34,15 +35,15 @@ from tidemill.receivers.driver.scheduling_policy import (
 )
 from tidemill.receivers.driver.tracking_info import ReceiverState, ReceiverTrackingInfo
 from tidemill.receivers.messages import (
+    FROM_EXECUTORS,
     AddBlock,
     AddBlockServer,
     AllReceiverIds,
-    BlockAdded,
+    AskHeldBytes,
     CleanupReceivedBlocks,
     DeregisterReceiver,
     Done,
     GetAllReceiverInfo,
-    Message,
     ReceiverJobEnded,
     Registered,
     RegisterReceiver,
@@ -50,8 +51,7 @@ from tidemill.receivers.messages import (
     RestartReceiver,
     StartAllReceivers,
     StopAllReceivers,
-    StopReceiver,
-    UpdateRateLimit,
+    UpdateReceiverHeld,
     UpdateReceiverRateLimit,
     decode,
 )
@@ -72,15 +72,10 @@ TrackerEvent = (
     StartAllReceivers
     | RestartReceiver
     | UpdateReceiverRateLimit
+    | UpdateReceiverHeld
     | CleanupReceivedBlocks
     | ReceiverJobEnded
 )
-
-
-FROM_EXECUTORS: dict[str, type[Message]] = {
-    each.__name__: each
-    for each in (RegisterReceiver, AddBlock, ReportError, DeregisterReceiver, AddBlockServer)
-}
 
 
 @dataclass(frozen=True)
@@ -123,6 +118,9 @@ class ReceiverTracker:
         self._registry = ReceiverRegistry(
             (stream_id, type(each.receiver).__name__) for stream_id, each in self._inputs.items()
         )
+        names = {stream_id: each.name for stream_id, each in self._inputs.items()}
+        self._reports = BlockReports(names, blocks, cleaner, self._registry)
+        self._news = ReceiverNews(self._registry, calls, clock)
         self._block_servers = BlockServerList()
         self._errors = {stream_id: RepeatedErrors() for stream_id in self._inputs}
         self._events: EventLoop[TrackerEvent] = EventLoop(
@@ -167,10 +165,11 @@ class ReceiverTracker:
             case GetAllReceiverInfo():
                 return self._registry.infos()
             case StopAllReceivers(message):
+                # Who asks again does not wait any more for what the receivers could not store so far.
+                at_once = not self._registry.accepts
                 endpoints = self._registry.refuse_all()
                 self._clock.interrupt_waiters()
-                for endpoint in endpoints:
-                    self._calls.tell(endpoint, StopReceiver(message))
+                self._news.stop(endpoints, message, at_once)
                 return True
 
     def receiver_info(self, stream_id: int) -> ReceiverInfo:
@@ -192,6 +191,10 @@ class ReceiverTracker:
     def update_rate(self, stream_id: int, rate: float) -> None:
         self._events.post(UpdateReceiverRateLimit(stream_id, rate))
 
+    def processed(self, stream_id: int) -> None:
+        """Batches of a stream are done: let its receiver know how much is left."""
+        self._events.post(UpdateReceiverHeld(stream_id))
+
     def forget(self, blocks: Sequence[BlockInfo]) -> None:
         if blocks:
             self._events.post(CleanupReceivedBlocks(tuple(blocks)))
@@ -205,10 +208,13 @@ class ReceiverTracker:
             case ReceiverJobEnded(stream_id, attempt, error):
                 self._on_job_ended(stream_id, attempt, error)
             case UpdateReceiverRateLimit(stream_id, rate):
-                if endpoint := self._registry.set_rate(stream_id, rate):
-                    self._calls.tell(endpoint, UpdateRateLimit(rate))
+                self._registry.set_rate(stream_id, rate)
+                self._news.rate(stream_id)
+            case UpdateReceiverHeld(stream_id):
+                self._news.held(stream_id, self._reports.held(stream_id))
             case CleanupReceivedBlocks(blocks):
-                self._cleanup(blocks)
+                self._cleaner.clean(blocks)
+                self._news.cleanup(blocks)
 
     def _on_error(self, error: BaseException) -> None:
         logger.error("the receiver tracker failed: %s", error, exc_info=error)
@@ -317,14 +323,6 @@ class ReceiverTracker:
 
         threading.Thread(target=wait, name="tidemill-receiver-restart", daemon=True).start()
 
-    def _cleanup(self, blocks: Sequence[BlockInfo]) -> None:
-        self._cleaner.clean(blocks)
-        for stream_id in {block.stream_id for block in blocks}:
-            if stream_id in self._registry and (endpoint := self._registry.get(stream_id).endpoint):
-                ids = tuple(b.block_id for b in blocks if b.stream_id == stream_id)
-                held = self._blocks.held_bytes(self._inputs[stream_id].name)
-                self._calls.cleanup(endpoint, ids, held)
-
     # -- calls of executors --------------------------------------------------------------------
 
     def answer(self, name: str, body: bytes) -> bytes:
@@ -334,7 +332,9 @@ class ReceiverTracker:
             case RegisterReceiver():
                 return self._register(message).encode()
             case AddBlock():
-                return self._add_block(message).encode()
+                return self._reports.add(message).encode()
+            case AskHeldBytes(stream_id):
+                return self._reports.held(stream_id).encode()
             case ReportError():
                 if message.stream_id in self._registry:
                     self._on_receiver_error(message.stream_id, message.message, message.error)
@@ -349,24 +349,16 @@ class ReceiverTracker:
             logger.info("refused a receiver: %s", message)
             return Registered(False, None, 0)
         self._post(ReceiverStarted(self._registry.receiver_info(message.stream_id)))
+        known = self._registry.get(message.stream_id)
+        held = self._reports.held(message.stream_id)
         return Registered(
             True,
-            self._registry.get(message.stream_id).rate,
-            self._blocks.held_bytes(self._inputs[message.stream_id].name),
+            known.rate,
+            held.held_bytes,
             self._block_servers.as_replicas(),
+            known.rate_version,
+            held.version,
         )
-
-    def _add_block(self, message: AddBlock) -> BlockAdded:
-        info = message.info
-        if not self._registry.is_latest(info.stream_id, message.attempt):
-            return BlockAdded(False, 0, "another start has replaced this receiver")
-        name = self._inputs[info.stream_id].name
-        try:
-            accepted = self._blocks.add(name, info, self._cleaner.on_new_block)
-        except (TidemillError, OSError) as error:
-            return BlockAdded(False, self._blocks.held_bytes(name), str(error))
-        reason = "" if accepted else "the stream has been stopped"
-        return BlockAdded(accepted, self._blocks.held_bytes(name), reason)
 
     def _deregister(self, message: DeregisterReceiver) -> None:
         if not self._registry.deregister(message.stream_id, message.attempt):

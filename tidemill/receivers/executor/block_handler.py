@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from pyspark import StorageLevel
@@ -20,6 +21,7 @@ from tidemill.errors import RpcError
 from tidemill.receivers.blocks.block import BlockInfo, BlockPlace
 from tidemill.receivers.blocks.files import BlockFiles
 from tidemill.receivers.blocks.format import EncodedBlock
+from tidemill.receivers.messages import CleanupOldBlocks
 
 SKIPPED_BLOCKS = 50
 """How many blocks pass before an executor that failed to keep a copy is asked again: each failure may take
@@ -86,6 +88,16 @@ class BlockHandler:
             tuple(places),
             slice_,
         )
+
+    def discard(self, info: BlockInfo) -> None:
+        """Delete a block that the driver does not want. Its record in the write-ahead log does no harm."""
+        self.files.delete([info.block_id])
+        for place in info.places[1:]:
+            with (
+                suppress(RpcError),  # the files of a block server go with its executor
+                self._clients.client(place.server) as client,
+            ):
+                client.call("CleanupOldBlocks", CleanupOldBlocks((info.block_id,)).encode())
 
     def _log_block(self, block: EncodedBlock) -> LogSlice | None:
         return None if self.log is None else self.log.append(memoryview(block.data))

@@ -38,6 +38,7 @@ class RateLimiter:
         self._max_rate = max_rate
         self._lock = threading.Lock()
         self._rate = self._bounded(initial_rate)
+        self._rate_version = 0
         self._owed = 0.0  # in records; below 0, that many may be caught up
         self._paid_till_ms = clock.now_ms()
 
@@ -46,11 +47,16 @@ class RateLimiter:
         """The limit in records a second, or None without a limit."""
         return self._rate
 
-    def update(self, rate: float | None) -> None:
-        """Set the driver's new limit. It holds at once, also for threads that wait already."""
+    def update(self, rate: float | None, version: int = 0) -> None:
+        """Set the driver's new limit. It holds at once, also for threads that wait already.
+
+        Ignore a limit that is older than the one that holds.
+        """
         with self._lock:
-            self._pay()
-            self._rate = self._bounded(rate)
+            if version >= self._rate_version:
+                self._pay()
+                self._rate = self._bounded(rate)
+                self._rate_version = version
         self._clock.interrupt_waiters()
 
     def slice_size(self, records: int) -> int:

@@ -8,7 +8,8 @@ import tempfile
 import threading
 import traceback
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +17,7 @@ from pyspark import TaskContext
 
 from tidemill.common.clock import SystemClock
 from tidemill.common.rpc.signing import Endpoint
+from tidemill.errors import RpcTimeoutError, RpcUnavailableError
 from tidemill.receivers.blocks.block import BlockInfo, BlockPlace
 from tidemill.receivers.blocks.files import BlockFiles, BlockFolders, block_folders
 from tidemill.receivers.executor.block_handler import BlockHandler, Replica, open_log
@@ -24,6 +26,7 @@ from tidemill.receivers.executor.supervisor import ReceiverSupervisor, Superviso
 from tidemill.receivers.messages import (
     AddBlock,
     AddBlockServer,
+    AskHeldBytes,
     BlockAdded,
     CleanupOldBlocks,
     DeregisterReceiver,
@@ -33,13 +36,16 @@ from tidemill.receivers.messages import (
     RegisterReceiver,
     ReportError,
     StopReceiver,
+    UpdateHeldBytes,
     UpdateRateLimit,
     decode,
 )
 from tidemill.receivers.receiver import Receiver
+from tidemill.receivers.request_keys import RequestKey
 from tidemill.spark.session.executors import current_executor
 
 LOOPBACK = "127.0.0.1"
+DEREGISTER_TRIES = 3
 MAX_ERROR_CHARS = 40_000
 """The longest error that is reported whole. Longer ones are cut: the driver refuses very large calls."""
 
@@ -83,14 +89,30 @@ class TrackerClient:
         )
         return decode(Registered, self._tell(message))
 
-    def add_block(self, info: BlockInfo) -> BlockAdded:
-        return decode(BlockAdded, self._tell(AddBlock(self._attempt, info)))
+    def add_block(
+        self,
+        info: BlockInfo,
+        keys: Sequence[RequestKey] = (),
+        first_unreported: int = 0,
+        oldest_segment: str = "",
+    ) -> BlockAdded:
+        message = AddBlock(self._attempt, info, tuple(keys), first_unreported, oldest_segment)
+        return decode(BlockAdded, self._tell(message))
+
+    def ask_held(self) -> UpdateHeldBytes:
+        return decode(UpdateHeldBytes, self._tell(AskHeldBytes(self._stream_id)))
 
     def report_error(self, message: str, error: str) -> None:
         self._tell(ReportError(self._stream_id, _cut(message), _cut(error)))
 
     def deregister(self, message: str, error: str) -> None:
-        self._tell(DeregisterReceiver(self._stream_id, self._attempt, _cut(message), _cut(error)))
+        """Tell the driver that the receiver has ended: it would start a receiver again that is only gone."""
+        ended = DeregisterReceiver(self._stream_id, self._attempt, _cut(message), _cut(error))
+        for _ in range(DEREGISTER_TRIES - 1):
+            with suppress(RpcTimeoutError, RpcUnavailableError):
+                self._tell(ended)
+                return
+        self._tell(ended)
 
     def add_block_server(self, executor_id: str, host: str, endpoint: str) -> None:
         self._tell(AddBlockServer(executor_id, host, endpoint))
@@ -209,8 +231,8 @@ class ReceiverTask:
             answer = tracker.register(name, place.executor_id, place.host, str(server.endpoint))
             if not answer.accepted:  # 1
                 return
-            limiter.update(answer.rate)
-            supervisor.update_held(answer.held_bytes)
+            limiter.update(answer.rate, answer.rate_version)
+            supervisor.update_held(answer.held_bytes, answer.held_version)
             handler.replicas = [
                 Replica(*text.split(" "))
                 for text in answer.replica_servers
@@ -252,24 +274,28 @@ class _ReceiverCalls:
         return {
             "StopReceiver": self._stop,
             "UpdateRateLimit": self._update_rate,
+            "UpdateHeldBytes": self._update_held,
             "CleanupOldBlocks": self._cleanup,
         }
 
     def _stop(self, body: bytes) -> bytes:
-        """End the receiver when its records are safe; the second time, end it at once."""
-        message = decode(StopReceiver, body).message
-        if self._supervisor.is_ending:
+        """End the receiver when its records are safe, or at once. The message may come twice."""
+        message = decode(StopReceiver, body)
+        if message.at_once:
             self._supervisor.give_up()
-        else:
-            self._supervisor.stop(message)
+        self._supervisor.stop(message.message)
         return Done().encode()
 
     def _update_rate(self, body: bytes) -> bytes:
-        self._supervisor.update_rate(decode(UpdateRateLimit, body).rate)
+        message = decode(UpdateRateLimit, body)
+        self._supervisor.update_rate(message.rate, message.version)
+        return Done().encode()
+
+    def _update_held(self, body: bytes) -> bytes:
+        message = decode(UpdateHeldBytes, body)
+        self._supervisor.update_held(message.held_bytes, message.version)
         return Done().encode()
 
     def _cleanup(self, body: bytes) -> bytes:
-        message = decode(CleanupOldBlocks, body)
-        self._files.delete(message.block_ids)
-        self._supervisor.update_held(message.held_bytes)
+        self._files.delete(decode(CleanupOldBlocks, body).block_ids)
         return Done().encode()

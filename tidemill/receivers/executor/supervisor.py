@@ -6,13 +6,13 @@ import enum
 import itertools
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import pyarrow as pa
 
-from tidemill.common.clock import FOREVER_MS, Clock
+from tidemill.common.clock import Clock
 from tidemill.errors import IllegalStateError, ReceiverError, SourceError
 from tidemill.receivers.blocks.block import BlockInfo
 from tidemill.receivers.blocks.format import EncodedBlock, encode_batches, encode_records
@@ -22,9 +22,12 @@ from tidemill.receivers.executor.block_generator import (
     OnSafe,
     PendingBlock,
 )
+from tidemill.receivers.executor.held_bytes import HeldBytes
 from tidemill.receivers.executor.rate_limiter import RateLimiter
-from tidemill.receivers.messages import BlockAdded
+from tidemill.receivers.executor.unreported_blocks import UnreportedBlocks
+from tidemill.receivers.messages import BlockAdded, UpdateHeldBytes
 from tidemill.receivers.receiver import Receiver
+from tidemill.receivers.request_keys import RequestKey
 from tidemill.spark.session.failures import user_traceback
 
 RETRY_FIRST_MS = 500
@@ -43,7 +46,15 @@ class ReceiverPhase(enum.Enum):
 class Tracker(Protocol):
     """The driver's tracker, as the supervisor uses it."""
 
-    def add_block(self, info: BlockInfo) -> BlockAdded: ...
+    def add_block(
+        self,
+        info: BlockInfo,
+        keys: Sequence[RequestKey] = (),
+        first_unreported: int = 0,
+        oldest_segment: str = "",
+    ) -> BlockAdded: ...
+
+    def ask_held(self) -> UpdateHeldBytes: ...
 
     def report_error(self, message: str, error: str) -> None: ...
 
@@ -52,6 +63,8 @@ class Handler(Protocol):
     """Stores blocks."""
 
     def store(self, block_id: str, block: EncodedBlock) -> BlockInfo: ...
+
+    def discard(self, info: BlockInfo) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -97,8 +110,8 @@ class ReceiverSupervisor:
         # Held during onStart and onStop, which never run at the same time, nor twice in a row.
         self._transition = threading.RLock()
         self._storing = threading.Lock()
-        self._block_numbers = itertools.count()
-        self._held_bytes = 0
+        self._unreported = UnreportedBlocks()
+        self._held = HeldBytes(clock, settings.max_held_bytes, tracker.ask_held, stream_id)
         self._is_ending = False
         self._gives_up = False
         self.end_message = ""
@@ -226,13 +239,12 @@ class ReceiverSupervisor:
 
     # -- calls of the driver -------------------------------------------------------------------
 
-    def update_rate(self, rate: float | None) -> None:
-        self._limiter.update(rate)
+    def update_rate(self, rate: float | None, version: int = 0) -> None:
+        self._limiter.update(rate, version)
 
-    def update_held(self, held_bytes: int) -> None:
+    def update_held(self, held_bytes: int, version: int = 0) -> None:
         """Set how many bytes of this stream wait to be processed. Too many make the receiver wait."""
-        self._held_bytes = held_bytes
-        self._clock.interrupt_waiters()
+        self._held.update(held_bytes, version)
 
     # -- storing -------------------------------------------------------------------------------
 
@@ -255,20 +267,32 @@ class ReceiverSupervisor:
         """Store a piece of whole lines, for receivers that read text, without splitting it."""
         self._generator.add_lines(piece)
 
-    def _store_block(self, block: EncodedBlock) -> None:
+    def store_requests(
+        self, records: list[Any], keys: Sequence[RequestKey]
+    ) -> tuple[RequestKey, ...]:
+        """Store the records of some requests as one block, unless one of the requests was stored before.
+
+        Return those that were; then nothing is stored, and the others are to be stored again.
+        """
+        return self._store_block(encode_records(records), keys)
+
+    def _store_block(
+        self, block: EncodedBlock, keys: Sequence[RequestKey] = ()
+    ) -> tuple[RequestKey, ...]:
         """Store a block of the receiver, or raise: the receiver waits, and still has the data."""
         if self._generator.state is not GeneratorState.ACTIVE:
             raise self._refusal()
         if not block.records:
-            return
+            return ()
         if not self._limiter.acquire(block.records, self._is_interrupted):
             raise self._refusal()
-        self._wait_for_room(self._is_interrupted)
-        if not self._has_room() and self._is_interrupted():
+        self._held.wait_for_room(self._is_interrupted)
+        if not self._held.has_room() and self._is_interrupted():
             raise self._refusal()
-        self._make_safe(
+        return self._make_safe(
             block,
             lambda failures, _: failures >= self._settings.max_failures or self._is_interrupted(),
+            keys,
         )
 
     def _push(self, pending: PendingBlock) -> None:
@@ -278,7 +302,7 @@ class ReceiverSupervisor:
         """
         block = self._encode(pending)
         # Store the last blocks before the end in any case: they are few.
-        self._wait_for_room(lambda: self._is_ending or self._gives_up)
+        self._held.wait_for_room(lambda: self._is_ending or self._gives_up)
         if block.records:
             self._make_safe(block, self._is_given_up)
         for tell in pending.on_safe.values():
@@ -300,26 +324,41 @@ class ReceiverSupervisor:
             return pending.encode()
 
     def _make_safe(
-        self, block: EncodedBlock, is_hopeless: Callable[[int, Exception], bool]
-    ) -> None:
-        """Repeat steps 1 and 2 until they succeed. Raise when ``is_hopeless(failures, error)``."""
-        block_id = f"input-{self.stream_id}-{self._run_id}-{next(self._block_numbers)}"
-        info: BlockInfo | None = None
-        for failures in itertools.count(1):
-            try:
-                with self._storing:
-                    info = info or self._handler.store(block_id, block)  # 1
-                    answer = self._tracker.add_block(info)  # 2
-                if answer.accepted:
-                    self._held_bytes = answer.held_bytes
-                    return
-                raise ReceiverError(f"the driver refused the block: {answer.reason}")
-            except Exception as error:
-                if is_hopeless(failures, error):
-                    raise
-                self.report_error(f"a block of {block.records} records is not safe yet", error)
-                pause_ms = min(RETRY_FIRST_MS << min(failures - 1, 10), RETRY_LAST_MS)
-                self._pause(pause_ms)
+        self,
+        block: EncodedBlock,
+        is_hopeless: Callable[[int, Exception], bool],
+        keys: Sequence[RequestKey] = (),
+    ) -> tuple[RequestKey, ...]:
+        """Repeat steps 1 and 2 until they succeed. Raise when ``is_hopeless(failures, error)``.
+
+        Return the requests of the block that were stored before: then the block is not stored.
+        """
+        with self._unreported.next_block() as number:
+            block_id = f"input-{self.stream_id}-{self._run_id}-{number}"
+            info: BlockInfo | None = None
+            for failures in itertools.count(1):
+                try:
+                    with self._storing:
+                        if info is None:
+                            info = self._handler.store(block_id, block)  # 1
+                            self._unreported.stored(number, info)
+                        answer = self._tracker.add_block(  # 2
+                            info, keys, *self._unreported.oldest()
+                        )
+                    self.update_held(answer.held_bytes, answer.held_version)
+                    if answer.repeated:
+                        self._handler.discard(info)
+                        return answer.repeated
+                    if answer.accepted:
+                        return ()
+                    raise ReceiverError(f"the driver refused the block: {answer.reason}")
+                except Exception as error:
+                    if is_hopeless(failures, error):
+                        raise
+                    self.report_error(f"a block of {block.records} records is not safe yet", error)
+                    pause_ms = min(RETRY_FIRST_MS << min(failures - 1, 10), RETRY_LAST_MS)
+                    self._pause(pause_ms)
+        raise AssertionError("the loop ends only by returning or raising")
 
     def _pause(self, pause_ms: int) -> None:
         """Wait before another try; try at once when the receiver begins to stop."""
@@ -328,20 +367,6 @@ class ReceiverSupervisor:
             self._clock.now_ms() + pause_ms,
             lambda: (self._phase, self._is_ending, self._gives_up) != before,
         )
-
-    def _wait_for_room(self, interrupted: Callable[[], bool]) -> None:
-        """Wait until batches have freed memory, or until interrupted: without batches nothing frees any."""
-        if self._has_room():
-            return
-        logger.warning(
-            "the receiver of stream %d waits: %d bytes are stored and not processed yet",
-            self.stream_id,
-            self._held_bytes,
-        )
-        self._clock.wait_till(FOREVER_MS, lambda: self._has_room() or interrupted())
-
-    def _has_room(self) -> bool:
-        return self._held_bytes < self._settings.max_held_bytes
 
     def _is_interrupted(self) -> bool:
         return not self.is_receiver_started

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tidemill.common.clock import Clock
-from tidemill.errors import IllegalStateError
+from tidemill.errors import IllegalStateError, ReceiverError
 from tidemill.receivers.executor.block_generator import MAX_BLOCK_BYTES
+from tidemill.receivers.request_keys import RequestKey
 
 
 class Progress(enum.Enum):
@@ -20,6 +21,11 @@ class Progress(enum.Enum):
     SAFE = "safe"  # in a block that the driver knows
     NOT_STORED = "not stored"  # nothing of it is kept
     UNCERTAIN = "uncertain"  # storing failed, but the driver may have it all the same
+    KEY_REUSED = "key reused"  # the driver knows its key, from a request with another body
+
+
+MAX_KEYS = 1000
+"""How many requests with a key go into one block: its report to the driver must not be too large."""
 
 
 class ClosedError(Exception):
@@ -32,13 +38,16 @@ class KeyReusedError(Exception):
 
 @dataclass(eq=False)
 class Submission:
-    """The records of one request, which become safe together. ``digest`` is the digest of its body."""
+    """The records of one request, which become safe together. ``size`` is that of its body.
+
+    ``is_repeated`` is True if the driver has them from an earlier request with the same key.
+    """
 
     records: Sequence[Any]
     size: int
-    key: str | None = None
-    digest: bytes = b""
+    key: RequestKey | None = None
     progress: Progress = Progress.WAITING
+    is_repeated: bool = False
     finished: threading.Event = field(default_factory=threading.Event)
 
 
@@ -54,12 +63,16 @@ class Intake:
     So a lone request is stored at once, and any number of requests makes at most one block in ``gather_ms``.
     A request is never spread over two blocks: all of it is stored, or nothing.
 
+    ``store`` returns the requests that the driver knows already, and stores nothing then: the others are
+    stored in another block (:mod:`tidemill.receivers.request_keys`). The keys that the intake remembers
+    itself only spare that question.
+
     It calls ``on_failure`` when a block cannot be stored.
     """
 
     def __init__(
         self,
-        store: Callable[[list[Any]], None],
+        store: Callable[[list[Any], Sequence[RequestKey]], Sequence[RequestKey]],
         on_failure: Callable[[str, BaseException], None],
         clock: Clock,
         *,
@@ -77,7 +90,7 @@ class Intake:
         self._queue: deque[Submission] = deque()
         self._is_closed = False
         self._by_key: dict[str, Submission] = {}  # those that wait or are being stored
-        self._safe_keys: OrderedDict[str, tuple[bytes, int]] = OrderedDict()
+        self._safe_keys: OrderedDict[str, RequestKey] = OrderedDict()
         self._thread = threading.Thread(target=self._run, name="tidemill-http-intake", daemon=True)
 
     def start(self) -> None:
@@ -90,20 +103,20 @@ class Intake:
     # -- requests ------------------------------------------------------------------------------
 
     def submit(
-        self, records: Sequence[Any], size: int, key: str | None = None, digest: bytes = b""
+        self, records: Sequence[Any], size: int, key: RequestKey | None = None
     ) -> tuple[Submission, bool]:
         """Queue records. Return their submission, and True if they came before with the same key."""
         with self._changed:
-            if key is not None and (earlier := self._earlier(key, digest)) is not None:
+            if key is not None and (earlier := self._earlier(key)) is not None:
                 return earlier, True
             if self._is_closed:
                 raise ClosedError
-            submission = Submission(records, size, key, digest)
+            submission = Submission(records, size, key)
             if not records:
                 self._finish(submission, Progress.SAFE)
                 return submission, False
             if key is not None:
-                self._by_key[key] = submission
+                self._by_key[key.key] = submission
             self._queue.append(submission)
             self._changed.notify_all()
             return submission, False
@@ -117,25 +130,26 @@ class Intake:
                 self._finish(submission, Progress.NOT_STORED)
             return submission.progress
 
-    def _earlier(self, key: str, digest: bytes) -> Submission | None:
-        if key in self._safe_keys:
-            safe_digest, records = self._safe_keys[key]
-            earlier = Submission(range(records), 0, key, safe_digest, Progress.SAFE)
+    def _earlier(self, key: RequestKey) -> Submission | None:
+        if key.key in self._safe_keys:
+            safe = self._safe_keys[key.key]
+            earlier = Submission(range(safe.records), 0, safe, Progress.SAFE)
             earlier.finished.set()
-        elif key in self._by_key:
-            earlier = self._by_key[key]
+        elif key.key in self._by_key:
+            earlier = self._by_key[key.key]
         else:
             return None
-        if earlier.digest != digest:
+        assert earlier.key is not None
+        if earlier.key.body != key.body:
             raise KeyReusedError
         return earlier
 
     def _finish(self, submission: Submission, progress: Progress) -> None:
         submission.progress = progress
         if submission.key is not None:
-            self._by_key.pop(submission.key, None)
+            self._by_key.pop(submission.key.key, None)
             if progress is Progress.SAFE:
-                self._safe_keys[submission.key] = (submission.digest, len(submission.records))
+                self._safe_keys[submission.key.key] = submission.key
                 while len(self._safe_keys) > self._remembered_keys:
                     self._safe_keys.popitem(last=False)
         submission.finished.set()
@@ -167,27 +181,59 @@ class Intake:
             group = self._take()  # 2
             if not group:
                 continue
-            progress = self._store_group(group)
-            with self._changed:  # 3
-                for submission in group:
-                    self._finish(submission, progress)
+            while group:
+                group = self._store_group(group)  # 3
 
     def _take(self) -> list[Submission]:
         group: list[Submission] = []
-        size = 0
+        size = keys = 0
         with self._changed:
-            while self._queue and (
-                not group or size + self._queue[0].size <= self._max_block_bytes
+            while (
+                self._queue
+                and keys < MAX_KEYS
+                and (not group or size + self._queue[0].size <= self._max_block_bytes)
             ):
                 submission = self._queue.popleft()
                 submission.progress = Progress.STORING
                 size += submission.size
+                keys += submission.key is not None
                 group.append(submission)
         return group
 
-    def _store_group(self, group: list[Submission]) -> Progress:
+    def _store_group(self, group: list[Submission]) -> list[Submission]:
+        """Store requests, tell those whose outcome is known, and return the others."""
+        repeated: dict[str, RequestKey] = {}
+        progress = self._try_to_store(group, repeated)
+        left = []
+        with self._changed:
+            for submission in group:
+                stored = None if submission.key is None else repeated.get(submission.key.key)
+                if stored is not None:
+                    self._finish_repeated(submission, stored)
+                elif repeated:
+                    left.append(submission)
+                else:
+                    self._finish(submission, progress)
+        return left
+
+    def _finish_repeated(self, submission: Submission, stored: RequestKey) -> None:
+        assert submission.key is not None
+        if submission.key.body != stored.body:
+            self._finish(submission, Progress.KEY_REUSED)
+            return
+        submission.records = range(stored.records)
+        submission.is_repeated = True
+        self._finish(submission, Progress.SAFE)
+
+    def _try_to_store(self, group: list[Submission], repeated: dict[str, RequestKey]) -> Progress:
+        """Store requests as one block. Put those into ``repeated`` that were stored before: none is then."""
         try:
-            self._store([record for one in group for record in one.records])
+            keys = [one.key for one in group if one.key is not None]
+            records = [record for one in group for record in one.records]
+            known = {each.key: each for each in self._store(records, keys)}
+            if known.keys() - {each.key for each in keys}:
+                raise ReceiverError("the driver knows requests that it was not asked about")
+            repeated.update(known)
             return Progress.SAFE
         except Exception as error:
             if self._is_closed and isinstance(error, IllegalStateError):

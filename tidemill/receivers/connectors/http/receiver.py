@@ -16,6 +16,7 @@ from tidemill.errors import OptionError, ReceiverError
 from tidemill.receivers.connectors.http.intake import Intake
 from tidemill.receivers.connectors.http.server import HttpServer, HttpSettings
 from tidemill.receivers.receiver import Receiver
+from tidemill.receivers.request_keys import KeySettings
 
 FORMATS = ("lines", "json")
 STORE_GRACE_S = 20.0
@@ -33,8 +34,9 @@ class HttpReceiver(Receiver):
     It answers a request with 200 and ``{"records": 2}`` when its records are safe. Any other answer, or none,
     means: send it again. After a 503 or a broken connection the records may be stored all the same, so that
     sending again stores them twice, unless the request has an ``Idempotency-Key``: a body whose key came
-    before is not stored again. The receiver remembers the last ``remembered_keys`` keys while it runs; after
-    a restart, here or elsewhere, it knows none.
+    before is not stored again, whatever has died in between. The stream remembers at least the last
+    ``remembered_keys`` keys; with a checkpoint directory, together with the records, so that they survive the
+    driver as well.
 
     Parameters:
         port: the port to listen on; 0 for any free port, which ``address_file`` tells.
@@ -51,7 +53,9 @@ class HttpReceiver(Receiver):
         read_timeout_s: how long a body may take to arrive.
         max_connections: how many clients may be connected at once; idle ones give way.
         gather_ms: at most one block is made in this time, which all requests of that time share.
-        remembered_keys: how many idempotency keys the receiver remembers.
+        remembered_keys: how many idempotency keys the stream remembers.
+        shared_keys: a name for the keys of several receivers of one program or query, which then recognise
+            each other's requests, as behind a load balancer. By default each receiver has keys of its own.
         address_file: a file on the executor's host, or on a file system that all executors share. While the
             receiver runs, the file has the URL to post to; a receiver that moves writes it again.
     """
@@ -71,6 +75,7 @@ class HttpReceiver(Receiver):
         max_connections: int = 128,
         gather_ms: int = 100,
         remembered_keys: int = 10_000,
+        shared_keys: str | None = None,
         address_file: str | None = None,
     ) -> None:
         super().__init__(storageLevel)
@@ -104,6 +109,11 @@ class HttpReceiver(Receiver):
         for name, value in (("gather_ms", gather_ms), ("remembered_keys", remembered_keys)):
             if value < 0:
                 raise OptionError(f"{name} must be at least 0, not {value!r}", option=name)
+        if shared_keys is not None and (not isinstance(shared_keys, str) or not shared_keys):
+            raise OptionError(
+                f"shared_keys must be a name, not {shared_keys!r}", option="shared_keys"
+            )
+        self._key_settings = KeySettings(remembered_keys, shared_keys)
         self._port = port
         self._host = host
         self._path = path
@@ -114,7 +124,6 @@ class HttpReceiver(Receiver):
         self._read_timeout_s = read_timeout_s
         self._max_connections = max_connections
         self._gather_ms = gather_ms
-        self._remembered_keys = remembered_keys
         self._address_file = address_file
         self._intake: Intake | None = None
         self._server: HttpServer | None = None
@@ -141,11 +150,11 @@ class HttpReceiver(Receiver):
         )
         clock = SystemClock()
         intake = Intake(
-            self.store,
+            self._running_supervisor().store_requests,
             self.reportError,
             clock,
             gather_ms=self._gather_ms,
-            remembered_keys=self._remembered_keys,
+            remembered_keys=self._key_settings.remembered,
         )
         try:
             server = HttpServer(self._host, self._port, settings, intake, clock)
@@ -177,6 +186,12 @@ class HttpReceiver(Receiver):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_server": None, "_intake": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        # Programs that earlier versions have written down know only the number.
+        if "_remembered_keys" in state:
+            state["_key_settings"] = KeySettings(state.pop("_remembered_keys"))
+        self.__dict__.update(state)
 
 
 def _check_token(token: Any) -> bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import io
 import json
@@ -19,6 +18,7 @@ from urllib.parse import urlsplit
 from tidemill.common.clock import Clock
 from tidemill.receivers.connectors.http.bodies import BodyError, ParseBody, parser_for
 from tidemill.receivers.connectors.http.intake import ClosedError, KeyReusedError, Progress
+from tidemill.receivers.request_keys import RequestKey
 
 if TYPE_CHECKING:
     from tidemill.receivers.connectors.http.server import HttpServer
@@ -293,21 +293,21 @@ class HttpRequests(BaseHTTPRequestHandler):
             records = parse(body)
         except BodyError as error:
             raise RefusedError(HTTPStatus.BAD_REQUEST, f"{error}; nothing is stored") from None
-        digest = hashlib.sha256(body).digest() if key is not None else b""
+        request = None if key is None else RequestKey.from_request(key, body, len(records))
         intake = self.server.intake
         try:
-            submission, is_repeated = intake.submit(records, len(body), key, digest)
+            submission, is_repeated = intake.submit(records, len(body), request)
         except ClosedError:
             raise _stopping() from None
         except KeyReusedError:
-            raise RefusedError(
-                HTTPStatus.UNPROCESSABLE_ENTITY,
-                "this Idempotency-Key came before, with another body; nothing is stored",
-            ) from None
+            raise _key_reused() from None
         match intake.wait(submission, self.server.settings.timeout_s):
             case Progress.SAFE:
                 answer: dict[str, Any] = {"records": len(submission.records)}
+                is_repeated = is_repeated or submission.is_repeated
                 return {**answer, "repeated": True} if is_repeated else answer
+            case Progress.KEY_REUSED:
+                raise _key_reused()
             case Progress.NOT_STORED:
                 raise (
                     _stopping()
@@ -366,6 +366,13 @@ def _method_not_allowed(allowed: str) -> RefusedError:
 
 def _unavailable(message: str) -> RefusedError:
     return RefusedError(HTTPStatus.SERVICE_UNAVAILABLE, message, RETRY)
+
+
+def _key_reused() -> RefusedError:
+    return RefusedError(
+        HTTPStatus.UNPROCESSABLE_ENTITY,
+        "this Idempotency-Key came before, with another body; nothing is stored",
+    )
 
 
 def _stopping() -> RefusedError:
