@@ -26,9 +26,14 @@ from tidemill.spark.compiler.placeholder import (
     source_id_of,
 )
 from tidemill.spark.compiler.plan_rewriting import PlanRewriting, PlanShape, StateSteps
+from tidemill.spark.compiler.stateful.distinct_rows import with_deduplications
 from tidemill.spark.compiler.stream_leaves import LeafBuilder, Leaves
 from tidemill.spark.compiler.supported_operations import StreamFacts, SupportedOperations
-from tidemill.spark.session.settings import FILE_PARTITIONS, lasting_plan_settings
+from tidemill.spark.session.settings import (
+    EXCLUDED_RULES,
+    FILE_PARTITIONS,
+    lasting_plan_settings,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -52,7 +57,8 @@ class QueryCompiler:
         self._df = df
         self._mode = output_mode
         inline = self._c.jvm.org.apache.spark.sql.catalyst.optimizer.InlineCTE(True, False, False)
-        self._analyzed = inline.apply(df._jdf.queryExecution().analyzed())
+        analyzed = inline.apply(df._jdf.queryExecution().analyzed())
+        self._analyzed = with_deduplications(self._c, analyzed, output_mode)
 
     def outline(self) -> QueryOutline:
         """Check the query, and return what it reads. Raises for an operation that is not supported."""
@@ -129,7 +135,8 @@ class QueryCompiler:
         """Return a clone of the session, with the settings that a plan needs which is run again."""
         jsession = self._c.jsession.cloneSession()
         shuffle_partitions = 1 if shape.single else shape.partitions
-        settings = lasting_plan_settings(shuffle_partitions, shape.tasks)
+        excluded_rules = jsession.conf().get(EXCLUDED_RULES, "")
+        settings = lasting_plan_settings(shuffle_partitions, shape.tasks, excluded_rules)
         if jsession.conf().getOption(FILE_PARTITIONS).isDefined():  # the user has set it
             del settings[FILE_PARTITIONS]
         for key, value in settings.items():
