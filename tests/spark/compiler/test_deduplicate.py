@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 
+import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from tests.sql.spark_streams import by_spark, by_tidemill
 from tests.sql.streams import FedQuery, plans
 
 SCHEMA = "k string, d double, n int"
@@ -50,6 +53,76 @@ def test_sql_says_distinct_and_union(spark: SparkSession, tmp_path: Path) -> Non
             [("a", 0.0, 2), ("B", 0.0, 2)],
             [("b", 0.0, 3), (None, 0.0, 2)],
         ):
+            query.feed(rows)
+            assert query.result() == query.expected()
+
+
+DISTINCT = {
+    "SELECT DISTINCT": "SELECT DISTINCT t, k FROM tidemill_dedup",
+    "UNION": "SELECT t, k FROM tidemill_dedup UNION SELECT t, upper(k) FROM tidemill_dedup",
+    "a pipe": "TABLE tidemill_dedup |> WHERE k <> '' |> SELECT DISTINCT t, k",
+}
+
+
+def minute(number: int) -> datetime:
+    return datetime(2020, 1, 1, 0, number, tzinfo=UTC)
+
+
+@pytest.mark.parametrize("watermark", [False, True])
+@pytest.mark.parametrize("text", DISTINCT)
+def test_distinct_in_update_mode_repeats_a_row_that_comes_again_as_in_spark(
+    text: str, watermark: bool, spark: SparkSession, tmp_path: Path
+) -> None:
+    def operation(df: DataFrame) -> DataFrame:
+        df = df.withWatermark("t", "5 minutes") if watermark else df
+        df.createOrReplaceTempView("tidemill_dedup")
+        return df.sparkSession.sql(DISTINCT[text])
+
+    steps = [
+        (0, [(minute(1), "a"), (minute(1), "a"), (minute(2), "b")]),
+        (0, [(minute(1), "a"), (minute(20), "c")]),
+        (0, [(minute(20), "c"), (minute(1), "a")]),
+        (0, [(minute(40), "c")]),
+    ]
+    run = (spark, ["t timestamp, k string"], operation, "update", steps, tmp_path, {})
+    expected = by_spark(*run)
+    assert by_tidemill(*run, restart_before=2) == expected
+    assert sum(sum(batch.values()) for batch in expected.batches.values()) > 4
+
+
+def test_distinct_keeps_what_an_earlier_version_kept_as_duplicates(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    def operation(df: DataFrame) -> DataFrame:
+        df.createOrReplaceTempView("tidemill_dedup")
+        return df.sparkSession.sql("SELECT DISTINCT k FROM tidemill_dedup")
+
+    # In append mode the state is that of dropDuplicates, as it was once in update mode.
+    with FedQuery(spark, SCHEMA, operation, "append", tmp_path) as query:
+        query.feed([("a", 0.0, 1), ("b", 0.0, 2)])
+        query.mode = "update"
+        query.restart()
+        query.feed([("a", 0.0, 3), ("c", 0.0, 4)])
+        assert sorted(row.k for row in query.outputs[1]) == ["a", "c"]
+        (operator,) = query.query.lastProgress.stateOperators
+        assert (operator.numRowsTotal, operator.numRowsUpdated) == (3, 2)
+        assert operator.operatorName == "stateStoreSave"
+        query.restart()
+        query.feed([("b", 0.0, 5)])
+        assert query.query.lastProgress.stateOperators[0].numRowsTotal == 3
+
+
+@pytest.mark.parametrize("mode", ["update", "complete"])
+def test_distinct_below_an_aggregation_lets_a_row_pass_once(
+    mode: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    def operation(df: DataFrame) -> DataFrame:
+        df.createOrReplaceTempView("tidemill_dedup")
+        text = "SELECT k, count(*) c FROM (SELECT DISTINCT k, n FROM tidemill_dedup) GROUP BY k"
+        return df.sparkSession.sql(text)
+
+    with FedQuery(spark, SCHEMA, operation, mode, tmp_path, ["k"]) as query:
+        for rows in ([("a", 0.0, 1), ("b", 0.0, 2)], [("a", 0.0, 1), ("a", 0.0, 2)]):
             query.feed(rows)
             assert query.result() == query.expected()
 

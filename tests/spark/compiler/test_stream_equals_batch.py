@@ -203,6 +203,14 @@ def spread(df: DataFrame) -> DataFrame:
     return counted.crossJoin(table).coalesce(1)
 
 
+def pipe_text(df: DataFrame) -> DataFrame:
+    df.createOrReplaceTempView("tidemill_pipe")
+    return df.sparkSession.sql(
+        "TABLE tidemill_pipe |> WHERE i > 0 |> EXTEND length(s) AS l |> WHERE l >= 0 "
+        "|> AGGREGATE count(*) AS n, sum(l) AS l GROUP BY k |> WHERE n > 1 |> ORDER BY n, k |> LIMIT 3"
+    )
+
+
 def union_text(df: DataFrame) -> DataFrame:
     df.createOrReplaceTempView("tidemill_rows")
     return df.sparkSession.sql(
@@ -246,6 +254,7 @@ CASES = [
          .orderBy(F.desc("n"), "k").limit(3), "complete"),
     Case("spread over tasks, complete", spread, "complete", [], NO_BROADCAST),
     Case("UNION, complete", union_text, "complete"),
+    Case("pipe, complete", pipe_text, "complete"),
     Case("two aggregations, update", two_aggregations, "update", ["what", "key"]),
     Case("union of itself, complete", lambda df: df.filter("b").select("k", "i").unionByName(
          df.filter("not b").select("k", "i")).groupBy("k").agg(F.sum("i").alias("n")), "complete"),

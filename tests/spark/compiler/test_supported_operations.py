@@ -136,6 +136,15 @@ OPERATIONS: dict[str, Callable[[DataFrame], DataFrame]] = {
     "UNION": sql("SELECT k FROM checked UNION SELECT upper(k) FROM checked"),
     "UNION with a table": sql("SELECT k FROM checked UNION SELECT k FROM checked_table"),
     "SELECT DISTINCT": sql("SELECT DISTINCT k FROM checked"),
+    "SELECT DISTINCT, then groupBy": sql(
+        "SELECT k, count(*) FROM (SELECT DISTINCT k, n FROM checked) GROUP BY k"
+    ),
+    "pipe, WHERE": sql("TABLE checked |> WHERE n > 0 |> EXTEND n + 1 AS m |> WHERE m > 2"),
+    "pipe, AGGREGATE": sql("TABLE checked |> AGGREGATE count(*) AS c GROUP BY k |> WHERE c > 1"),
+    "pipe, ORDER BY": sql(
+        "TABLE checked |> AGGREGATE count(*) AS c GROUP BY k |> ORDER BY c |> LIMIT 3"
+    ),
+    "pipe, TABLESAMPLE": sql("TABLE checked |> TABLESAMPLE (50 PERCENT)"),
     "applyInPandas": lambda df: df.groupBy("k").applyInPandas(same_pandas, SCHEMA),
     "applyInPandasWithState": lambda df: df.groupBy("k").applyInPandasWithState(
         with_state, "k string", "n long", "append", GroupStateTimeout.NoTimeout
@@ -183,6 +192,7 @@ ACCEPTED_BY_US = {
     "count distinct": {"update", "complete"},
     "SELECT DISTINCT": {"append"},
     "UNION": {"append"},
+    "SELECT DISTINCT, then groupBy": {"update", "complete"},
 }
 
 

@@ -12,7 +12,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
-from tidemill.common.output_modes import COMPLETE
+from tidemill.errors import UnsupportedError
 from tidemill.spark.compiler.batch_time import BatchTime
 from tidemill.spark.compiler.catalyst import Catalyst, Node
 from tidemill.spark.compiler.event_time import (
@@ -118,11 +118,12 @@ class PlanRewriting:
             case "DeduplicateWithinWatermark":
                 within_ms = delay_ms_below(c, node.child())
                 return self._deduplicated(node, node.keys(), children[0], within_ms)
-            case "Distinct" if self._mode != COMPLETE:
-                return self._deduplicated(node, children[0].output(), children[0])
-            case "Distinct":  # Spark makes an aggregation of it
-                keys = column_descriptions(c.items(node.child().output()))
+            case "Distinct":
+                # Only the analyzed columns say which of them has a watermark.
+                columns = node.child().output()
+                keys = column_descriptions(c.items(columns))
                 self._expect_aggregation(WrittenAggregation(keys))
+                node = c.logical.Aggregate(columns, columns, node.child(), c.none)
             case "Aggregate":
                 computed = with_sets(c, node)
                 self._expect_aggregation(written_aggregation(c, node, computed))
@@ -150,7 +151,16 @@ class PlanRewriting:
 
     def physical(self, plan: Node) -> Node:
         """Return the physical plan with the state steps of the stream's aggregations."""
-        return self._with_steps(plan)[0]
+        with_steps = self._with_steps(plan)[0]
+        if self._unplanned:
+            _, lost = self._unplanned[0]
+            raise UnsupportedError(
+                f"the aggregation by {', '.join(lost.keys) or 'nothing'} of "
+                f"{', '.join(lost.functions) or 'nothing'} cannot keep its state: Spark's optimizer has "
+                "taken it out of the plan. Leave it out of the query, or exclude the rule that removes it "
+                "(spark.sql.optimizer.excludedRules)."
+            )
+        return with_steps
 
     def _with_steps(self, node: Node) -> tuple[Node, bool]:
         """Return the node with state steps, and whether it reads the stream."""

@@ -27,10 +27,15 @@ from tidemill.spark.compiler.placeholder import (
     source_id_of,
 )
 from tidemill.spark.compiler.plan_rewriting import PlanRewriting, PlanShape, StateSteps
+from tidemill.spark.compiler.stateful.distinct_rows import with_deduplications
 from tidemill.spark.compiler.static_tables import StaticTables
 from tidemill.spark.compiler.stream_leaves import LeafBuilder, Leaves
 from tidemill.spark.compiler.supported_operations import StreamFacts, SupportedOperations
-from tidemill.spark.session.settings import FILE_PARTITIONS, lasting_plan_settings
+from tidemill.spark.session.settings import (
+    EXCLUDED_RULES,
+    FILE_PARTITIONS,
+    lasting_plan_settings,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -56,7 +61,8 @@ class QueryCompiler:
         self._df = df
         self._mode = output_mode
         inline = self._c.jvm.org.apache.spark.sql.catalyst.optimizer.InlineCTE(True, False, False)
-        self._analyzed = inline.apply(df._jdf.queryExecution().analyzed())
+        analyzed = inline.apply(df._jdf.queryExecution().analyzed())
+        self._analyzed = with_deduplications(self._c, analyzed, output_mode)
         self._session: Any = None
         self._sessions: dict[tuple[int, int], Any] = {}
 
@@ -155,7 +161,8 @@ class QueryCompiler:
         key = shuffle_partitions, shape.tasks
         if key not in self._sessions:
             jsession = self._session.cloneSession()
-            settings = lasting_plan_settings(*key)
+            excluded_rules = jsession.conf().get(EXCLUDED_RULES, "")
+            settings = lasting_plan_settings(*key, excluded_rules)
             if jsession.conf().getOption(FILE_PARTITIONS).isDefined():  # the user has set it
                 del settings[FILE_PARTITIONS]
             for name, value in settings.items():

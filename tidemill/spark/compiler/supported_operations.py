@@ -21,6 +21,7 @@ _STATELESS = {
     "RepartitionByExpression", "RebalancePartitions", "ResolvedHint", "UnresolvedHint",
     "EventTimeWatermark", "CollectMetrics", "StreamingRelation", "MapElements", "BatchEvalPython",
     "ArrowEvalPython", "AppendColumns", "Unpivot", "LateralJoin", "EmptyRelation", "NoopSortBy",
+    "PipeOperator",
 }  # fmt: skip
 
 _LATER = "is not supported yet"
@@ -132,11 +133,9 @@ class SupportedOperations:
             case "Aggregate":
                 self._aggregate(node, facts)
             case "Distinct":
-                require_keys(self._c, "distinct", self._c.items(node.child().output()))
-                if self._mode == COMPLETE and not facts.aggregates:
-                    facts.aggregates += 1
-                else:
-                    self._deduplicate("distinct", facts)
+                require_keys(self._c, "DISTINCT", self._c.items(node.child().output()))
+                self._after_aggregation("DISTINCT", facts)
+                facts.aggregates += 1
             case "Deduplicate":
                 require_keys(self._c, "dropDuplicates", self._c.items(node.keys()))
                 self._deduplicate("dropDuplicates", facts)
@@ -230,12 +229,15 @@ class SupportedOperations:
         return key.toAttribute() if is_named else None
 
     def _deduplicate(self, what: str, facts: StreamFacts) -> None:
+        self._after_aggregation(what, facts)
+        facts.deduplicates += 1
+
+    def _after_aggregation(self, what: str, facts: StreamFacts) -> None:
         if facts.aggregates and self._mode != APPEND:
             raise UnsupportedError(
                 f"{what} after an aggregation is not supported in outputMode({self._mode!r}): the rows of "
                 f"an aggregation change from batch to batch. Call {what} before groupBy."
             )
-        facts.deduplicates += 1
 
     def _join(self, node: Node, children: list[StreamFacts]) -> None:
         left, right = (child.streaming for child in children)

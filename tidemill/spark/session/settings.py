@@ -42,9 +42,29 @@ SPARK_LOG = "tidemill.spark.log"
 # -- set on the clone of a session that a query is compiled in ----------------------------------------
 
 
-def lasting_plan_settings(shuffle_partitions: int, tasks: int) -> dict[str, str]:
-    """Return the settings that a plan needs if it is to run again for every batch, in so many tasks."""
+EXCLUDED_RULES = "spark.sql.optimizer.excludedRules"
+
+_RULES_THAT_REMOVE_STATE = tuple(
+    f"org.apache.spark.sql.catalyst.optimizer.{rule}"
+    for rule in ("PruneFilters", "PropagateEmptyRelation", "EliminateLimits")
+)
+"""Rules that remove a part of the plan which never has rows: below ``filter("false")``, ``limit(0)`` or a
+join with an empty table. An operator in it would not have its state, and a query with another condition or
+table at its next start would have other operators."""
+
+
+def lasting_plan_settings(
+    shuffle_partitions: int, tasks: int, excluded_rules: str = ""
+) -> dict[str, str]:
+    """Return the settings that a plan needs if it is to run again for every batch, in so many tasks.
+
+    ``excluded_rules`` are those that the user has excluded.
+    """
+    rules = [*filter(None, excluded_rules.split(",")), *_RULES_THAT_REMOVE_STATE]
     return {
+        EXCLUDED_RULES: ",".join(rules),
+        # This rule of old takes the partitions that it finds at planning for all that there will be.
+        "spark.sql.optimizer.metadataOnly": "false",
         # Adaptive execution would change the plan while it runs.
         "spark.sql.adaptive.enabled": "false",
         # A reused exchange would give the rows of the first batch again.

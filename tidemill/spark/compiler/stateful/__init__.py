@@ -5,6 +5,7 @@
     aggregation           groupBy: a restore and a save step around Spark's merge
     deduplication         dropDuplicates, distinct: one step
     distinct_aggregates   count(DISTINCT x) by sets of values, which Spark can merge
+    distinct_rows         SELECT DISTINCT: an aggregation, or a deduplication
     key_types             which columns can be keys
     state_layout          what the columns of an aggregation's state mean, for the checkpoint
     state_steps           making a state step, and finding it in a plan
