@@ -29,7 +29,7 @@ test-long: java
 	@TIDEMILL_LONG=1 $(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder tests/sql
 
 test-faults: java
-	@TIDEMILL_ALL_FAULTS=1 $(PY) -m pytest tests/faults
+	@TIDEMILL_ALL_FAULTS=1 $(PY) -m pytest tests/faults tests/receivers/connectors/test_http_kills.py
 
 test-cluster: java
 	@TIDEMILL_CLUSTER_ROUNDS=10 $(PY) -m pytest tests/cluster

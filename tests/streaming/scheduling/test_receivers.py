@@ -372,6 +372,22 @@ class Flood:
             connection.recv(1)
 
 
+def test_what_a_window_keeps_does_not_hold_the_receiver_back(
+    new_stream: Callable[..., Stream], setting: Setting
+) -> None:
+    """The window has ten times as much as may wait to be processed."""
+    setting("spark.tidemill.receiver.maxHeld", "10000")
+    stream = new_stream()
+    receiver = scripted([lambda r, n=n: r.store([(n, "x" * 10_000)]) for n in range(10)])
+    records = stream.ssc.receiverStream(receiver).map(lambda record: record[0])
+    windows = collected(records.window(20, 1))
+    stream.ssc.start()
+    for received in range(1, 11):
+        stream.driver.wait_received(received)
+        stream.driver.run()
+    assert [sorted(window) for window in windows] == [list(range(n)) for n in range(1, 11)]
+
+
 def test_a_flood_before_a_stalled_job_is_held_back_and_nothing_is_lost(
     new_stream: Callable[..., Stream], setting: Setting
 ) -> None:

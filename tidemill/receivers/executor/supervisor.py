@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from tidemill.common.clock import Clock
+from tidemill.common.fault_points import fault_point
 from tidemill.errors import IllegalStateError, ReceiverError, SourceError
 from tidemill.receivers.blocks.block import BlockInfo
 from tidemill.receivers.blocks.format import EncodedBlock, encode_batches, encode_records
@@ -345,6 +346,7 @@ class ReceiverSupervisor:
                         answer = self._tracker.add_block(  # 2
                             info, keys, *self._unreported.oldest()
                         )
+                    fault_point("block.reported")
                     self.update_held(answer.held_bytes, answer.held_version)
                     if answer.repeated:
                         self._handler.discard(info)
