@@ -12,7 +12,7 @@
     │   ├── QueryError              the plan of a structured query; carries the operation
     │   └── ProgramError            a DStream program (no output, bad window, ...); carries the stream
     ├── UnsupportedError        something PySpark can do and Tidemill cannot
-    ├── InputUnavailableError * a directory or file of the input cannot be read now; carries its path
+    ├── InputUnavailableError *  a directory or file of the input cannot be read now; carries its path
     ├── BatchError              a batch failed; carries the batch's time and the user's traceback
     ├── StopTimeoutError *      something did not stop within its deadline
     ├── ReceiverError           a receiver, or the records it stored

@@ -169,20 +169,6 @@ FILE_MIN_REMEMBER_MS = Setting(
 
 # -- backpressure ----------------------------------------------------------------------------------
 
-IGNORE_MISSING_FILES = Setting(
-    "spark.files.ignoreMissingFiles",
-    False,
-    boolean,
-    "Leave out a file of a directory stream that is gone when its batch reads it, with a warning. Otherwise "
-    "the batch fails.",
-)
-IGNORE_CORRUPT_FILES = Setting(
-    "spark.files.ignoreCorruptFiles",
-    False,
-    boolean,
-    "Leave out the rest of a file of a directory stream that cannot be unpacked, with a warning. Otherwise "
-    "the batch fails.",
-)
 BACKPRESSURE_ENABLED = Setting(
     "spark.streaming.backpressure.enabled",
     False,

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from pyspark.sql.types import StructType
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from tidemill.batches.sink import BatchOutput, Sink, SinkRuntime
 from tidemill.common.clock import Clock
@@ -14,7 +14,15 @@ from tidemill.common.output_modes import APPEND
 from tidemill.errors import IllegalStateError, SinkError, UnsupportedError
 from tidemill.sinks.files.file_sink import FileSink, check_columns, schema_of
 from tidemill.sinks.files.file_sink_options import FileSinkOptions
-from tidemill.spark.files.file_formats import is_file_format
+from tidemill.sinks.table_columns import TableColumns, table_columns
+from tidemill.spark.files.file_formats import format_options, is_file_format
+from tidemill.spark.session.catalog_table import (
+    CASE_SENSITIVE,
+    CatalogTable,
+    can_widen,
+    catalog_table,
+    quoted,
+)
 from tidemill.spark.session.settings import default_format
 
 if TYPE_CHECKING:
@@ -29,9 +37,10 @@ class TableSink(Sink):
     """What ``toTable`` writes to: a table of files, managed or external, with the protocol of the file sink.
 
     A table that is not there is made, with the format, the partitions and the ``path`` that were given. One
-    that is there must have the columns of the query. The query's own session sees each batch at once;
-    another session that has read the table before remembers its files, until
-    ``spark.catalog.refreshTable(name)``.
+    that is there gets the values of the columns of the same names, in its own partitions and with the options
+    of its own files (:mod:`tidemill.sinks.table_columns`); its format must be the one that the query writes.
+    The query's own session sees each batch at once; another session that has read the table before remembers
+    its files, until ``spark.catalog.refreshTable(name)``.
     """
 
     modes = (APPEND,)
@@ -53,6 +62,7 @@ class TableSink(Sink):
         self._clock = clock
         self._session: SparkSession | None = None
         self._files: FileSink | None = None
+        self._query_columns: list[str] = []
         # With catalog and database, from the start on: the session may go on to another database.
         self._full_name = name
 
@@ -63,9 +73,18 @@ class TableSink(Sink):
         session, schema = runtime.session, schema_of(runtime)
         if not session.catalog.tableExists(self._name):
             self._create(session, schema)
-        format, location, partitions = self._look_at(session, schema)
-        self._files = FileSink(format, location, partitions, self._options, self._clock)
+        table = self._existing(session)
+        self._full_name = table.full_name
+        self._files = FileSink(
+            table.provider,
+            table.location,
+            table.partition_columns,
+            self._file_options(session, table),
+            self._clock,
+            self._columns(session, table, schema),
+        )
         self._files.start(runtime)
+        self._query_columns = schema.names
         self._session = session
 
     def has_batch(self, batch_id: int) -> bool:
@@ -87,11 +106,15 @@ class TableSink(Sink):
         if self._files is not None:
             self._files.stop()
 
-    def table(self) -> DataFrame:
-        """All rows of the table."""
+    def table(self) -> DataFrame | None:
+        """Return all rows of the table, in the columns of the query; None if the table lacks one of them."""
         self._started()
         assert self._session is not None
-        return self._session.table(self._full_name)
+        table = self._session.table(self._full_name)
+        names = {name.lower() for name in table.columns}
+        if not all(name.lower() in names for name in self._query_columns):
+            return None
+        return table.select(*map(quoted, self._query_columns))
 
     def _started(self) -> FileSink:
         if self._files is None:
@@ -108,85 +131,81 @@ class TableSink(Sink):
         options = FileSinkOptions(self._options)
         options.check(session, format)
         # A table of files takes what comes: whether a column may be null is not kept in files.
-        columns = ", ".join(
-            f"{_quoted(field.name)} {field.dataType.simpleString()}" for field in schema.fields
-        )
+        columns = ", ".join(f"{quoted(f.name)} {_type(f.dataType)}" for f in schema.fields)
         statement = [f"CREATE TABLE {self._name} ({columns}) USING {format}"]
         if options.for_spark:
             listed = ", ".join(f"{_text(k)} = {_text(v)}" for k, v in options.for_spark.items())
             statement.append(f"OPTIONS ({listed})")
         if self._partition_by:
-            statement.append(f"PARTITIONED BY ({', '.join(map(_quoted, self._partition_by))})")
+            statement.append(f"PARTITIONED BY ({', '.join(map(quoted, self._partition_by))})")
         if self._path:
             statement.append(f"LOCATION {_text(self._path)}")
         session.sql(" ".join(statement))
 
-    def _look_at(self, session: SparkSession, schema: StructType) -> tuple[str, str, list[str]]:
-        """The format, the place and the partition columns of the table, if it can be written to."""
-        kind = session.catalog.getTable(self._name)
-        if kind.isTemporary or kind.tableType == "VIEW":
+    def _existing(self, session: SparkSession) -> CatalogTable:
+        """Return the table, if it is one that can be written to."""
+        found = session.catalog.getTable(self._name)
+        if found.isTemporary or found.tableType == "VIEW":
             raise SinkError(
                 f"toTable({self._name!r}): this is a view, and rows can be added to tables only. Give "
                 "another name, or write to the table that the view is made of."
             )
-        details = _details(session, self._name)
-        self._full_name = _qualified(details, self._name)
-        format, location = details.get("Provider", ""), details.get("Location", "")
-        if not location or not is_file_format(session, format):
+        table = catalog_table(session, self._name)
+        if table is None or not table.location or not is_file_format(session, table.provider):
+            kind = "another catalog" if table is None else table.provider or "an unknown kind"
             raise UnsupportedError(
-                f"toTable({self._name!r}): this is a table of {format or 'an unknown kind'}, not of files. "
-                f"{INSTEAD}"
+                f"toTable({self._name!r}): this is a table of {kind}, not of files. {INSTEAD}"
             )
-        if self._format is not None and self._format.lower() != format.lower():
+        format = self._format or default_format(session)
+        if format.lower() != table.provider.lower():
+            asked = "the query asks for" if self._format else "a query that names none writes"
             raise SinkError(
-                f"toTable({self._name!r}): the table has the format {format}, and the query asks for "
-                f"{self._format}. Leave the format out."
+                f"toTable({self._name!r}): the table has the format {table.provider}, and {asked} "
+                f"{format}. Say format({table.provider!r})."
             )
-        partitions = [
-            column.name for column in session.catalog.listColumns(self._name) if column.isPartition
-        ]
-        wanted = [name.lower() for name in self._partition_by]
-        if wanted and wanted != [name.lower() for name in partitions]:
-            raise SinkError(
-                f"toTable({self._name!r}): the table is partitioned by {partitions or 'nothing'}, and the "
-                f"query asks for {self._partition_by}. Leave partitionBy out."
+        if self._partition_by and tuple(self._partition_by) != table.partition_columns:
+            logger.warning(
+                "partitionBy(%s) has no effect: the table %s is partitioned by %s",
+                ", ".join(self._partition_by),
+                self._name,
+                ", ".join(table.partition_columns) or "nothing",
             )
-        self._require_columns(session, schema)
-        return format, location, partitions
+        return table
 
-    def _require_columns(self, session: SparkSession, schema: StructType) -> None:
-        in_table = {
-            field.name.lower(): field.dataType.simpleString()
-            for field in session.table(self._name).schema.fields
+    def _columns(
+        self, session: SparkSession, table: CatalogTable, schema: StructType
+    ) -> TableColumns:
+        is_case_sensitive = str(session.conf.get(CASE_SENSITIVE, "false")).lower() == "true"
+        try:
+            return table_columns(
+                table, schema, is_case_sensitive, lambda one, other: can_widen(session, one, other)
+            )
+        except SinkError as error:
+            raise SinkError(f"toTable({self._name!r}): {error}", error.sink) from None
+
+    def _file_options(self, session: SparkSession, table: CatalogTable) -> dict[str, str]:
+        """Return the options of the table's files, with which they are read, and those of the query."""
+        known = {name.lower() for name in format_options(session, table.provider) or ()}
+        asked = {name.lower() for name in self._options}
+        of_the_table = {
+            name: value
+            for name, value in table.options.items()
+            if name.lower() in known - asked and name.lower() != "path"
         }
-        in_query = {field.name.lower(): field.dataType.simpleString() for field in schema.fields}
-        if in_table == in_query:
-            return
-        raise SinkError(
-            f"toTable({self._name!r}): the table has the columns {_columns(in_table)}, and the query has "
-            f"{_columns(in_query)}. Select and cast the columns of the table before writeStream."
-        )
+        return {**of_the_table, **self._options}
 
 
-def _columns(types: Mapping[str, str]) -> str:
-    return ", ".join(f"{name} {type_}" for name, type_ in types.items())
-
-
-def _details(session: SparkSession, name: str) -> dict[str, str]:
-    """What DESCRIBE says below its heading of details."""
-    rows = [(row[0], row[1]) for row in session.sql(f"DESCRIBE TABLE EXTENDED {name}").collect()]
-    headings = [at for at, (key, _) in enumerate(rows) if key == "# Detailed Table Information"]
-    return dict(rows[headings[-1] + 1 :]) if headings else {}
-
-
-def _qualified(details: Mapping[str, str], name: str) -> str:
-    parts = [details.get(part, "") for part in ("Catalog", "Database", "Table")]
-    return ".".join(map(_quoted, parts)) if all(parts) else name
-
-
-def _quoted(name: str) -> str:
-    escaped = name.replace("`", "``")
-    return f"`{escaped}`"
+def _type(data_type: DataType) -> str:
+    """Return a type as SQL takes it, whatever the names in it."""
+    match data_type:
+        case StructType(fields=fields):
+            parts = ", ".join(f"{quoted(field.name)}: {_type(field.dataType)}" for field in fields)
+            return f"struct<{parts}>"
+        case ArrayType(elementType=element):
+            return f"array<{_type(element)}>"
+        case MapType(keyType=key, valueType=value):
+            return f"map<{_type(key)}, {_type(value)}>"
+    return data_type.simpleString()
 
 
 def _text(value: str) -> str:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, BinaryIO, cast
 
 from pyspark import AccumulatorParam
 
+from tidemill.common.config import Conf, Setting, boolean
 from tidemill.common.lines import split_lines
 from tidemill.errors import InputUnavailableError
 from tidemill.tasks.worker import tune_worker
@@ -112,6 +113,22 @@ class ReportParam(AccumulatorParam[ReadReport]):
         return value1.merge(value2)
 
 
+IGNORE_MISSING_FILES = Setting(
+    "spark.files.ignoreMissingFiles",
+    False,
+    boolean,
+    "Leave out a file of a directory stream that is gone when its batch reads it, with a warning. Otherwise "
+    "the batch fails.",
+)
+IGNORE_CORRUPT_FILES = Setting(
+    "spark.files.ignoreCorruptFiles",
+    False,
+    boolean,
+    "Leave out the rest of a file of a directory stream that cannot be unpacked, with a warning. Otherwise "
+    "the batch fails.",
+)
+
+
 @dataclass(frozen=True)
 class LeftOut:
     """Which files a stream leaves out, with a report, because its user has asked for that.
@@ -124,20 +141,24 @@ class LeftOut:
     missing: bool = False
     damaged: bool = False
 
+    @classmethod
+    def from_conf(cls, conf: Conf) -> LeftOut:
+        return cls(IGNORE_MISSING_FILES.read(conf), IGNORE_CORRUPT_FILES.read(conf))
+
     def problem(self, path: str, error: Exception, records_before: int) -> ReadReport:
         """Return the report of a file to leave out; raise if it must not be left out."""
         if isinstance(error, (FileNotFoundError, NotADirectoryError)):
-            setting, allowed = "spark.files.ignoreMissingFiles", self.missing
+            setting, allowed = IGNORE_MISSING_FILES, self.missing
         elif isinstance(error, OSError) and error.errno is not None:
             raise InputUnavailableError(path, error.strerror or str(error)) from error
         else:
-            setting, allowed = "spark.files.ignoreCorruptFiles", self.damaged
+            setting, allowed = IGNORE_CORRUPT_FILES, self.damaged
         reason = str(getattr(error, "strerror", None) or error)
         if not allowed:
             raise InputUnavailableError(
                 path,
                 reason,
-                f"Put the whole file there and start again, or set {setting} to true to go on without it.",
+                f"Put the whole file there and start again, or set {setting.key} to true to go on without.",
             ) from error
         before = f" after {records_before} records" if records_before else ""
         return ReadReport(problems={path: f"cannot be read ({reason}){before}"})

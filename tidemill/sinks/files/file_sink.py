@@ -20,9 +20,12 @@ from tidemill.sinks.files.staging import StagedBatch, remove_all_staging
 from tidemill.sinks.files.target_directory import TargetDirectory, open_target
 from tidemill.spark.files.file_formats import is_file_format
 from tidemill.spark.files.file_writer import SparkFileWriter
+from tidemill.spark.session.catalog_table import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+    from tidemill.sinks.table_columns import TableColumns
 
 
 class FileSink(Sink):
@@ -67,7 +70,10 @@ class FileSink(Sink):
         partition_by: Sequence[str] = (),
         options: Mapping[str, str] | None = None,
         clock: Clock | None = None,
+        columns: TableColumns | None = None,
     ) -> None:
+        """``columns`` are those to write instead of the query's own."""
+        self._columns = columns
         self._format = format
         self._path = path
         self._partition_by = list(partition_by)
@@ -91,7 +97,8 @@ class FileSink(Sink):
                 "name. If it is one of a package, add the package to the session."
             )
         self._options.check(runtime.session, self._format)
-        check_columns(self._format, schema_of(runtime), self._partition_by)
+        schema = schema_of(runtime) if self._columns is None else self._columns.schema
+        check_columns(self._format, schema, self._partition_by)
         self._target = open_target(runtime.session, self._path)
         try:
             self._target.make()
@@ -125,7 +132,10 @@ class FileSink(Sink):
         fault_point("sink.begun")
         try:
             folder = f"{self._target.uri}/{staged.folder}"
-            self._writer.write(output.dataframe(consumed_once=True), folder)  # 2
+            rows = output.dataframe(consumed_once=True)
+            self._writer.write(
+                rows if self._columns is None else self._columns.fit(rows), folder
+            )  # 2
             fault_point("sink.staged")
             moves = staged.make_durable()  # 3
             fault_point("sink.journaled")
@@ -181,8 +191,10 @@ class FileSink(Sink):
     def table(self) -> DataFrame:
         """Return all committed rows, for verification."""
         runtime = self._started()
-        reader = runtime.session.read.format(self._format).schema(schema_of(runtime))
-        return reader.options(**self._options.for_spark).load(self._target.uri)
+        schema = schema_of(runtime)
+        reader = runtime.session.read.format(self._format).schema(schema)
+        rows = reader.options(**self._options.for_spark).load(self._target.uri)
+        return rows.select(*map(quoted, schema.names))  # Spark puts partition columns last
 
     def _add_to_manifest(self, batch_id: int, files: Sequence[str]) -> None:
         listed = []

@@ -14,7 +14,6 @@ from pyspark.errors import AnalysisException
 from tidemill.batches.batch import AdmissionLimit, Offset, OffsetRange, RangeSize
 from tidemill.batches.parallelism import tasks_for_bytes
 from tidemill.batches.source import RecordSource, SourceRuntime
-from tidemill.common.config import IGNORE_CORRUPT_FILES, IGNORE_MISSING_FILES
 from tidemill.errors import InputUnavailableError
 from tidemill.sources.files.directory import DirectoryLister, FoundFile
 from tidemill.sources.files.hadoop_directory import lister_for
@@ -94,8 +93,7 @@ class RecordFilesSource(RecordSource):
         self._reported_problems: set[str] = set()
         self._record_size = RecordSize(record_bytes)
         self._logged_record_bytes: float | None = None
-        conf = spark_context.getConf()
-        self._left_out = LeftOut(IGNORE_MISSING_FILES.read(conf), IGNORE_CORRUPT_FILES.read(conf))
+        self._left_out = LeftOut.from_conf(spark_context.getConf())
 
     def defined(self, time_ms: int) -> None:
         oldest_ms = time_ms - self._remember_ms - CLOCK_MAY_GO_BACK_MS
