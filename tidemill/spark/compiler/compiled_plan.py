@@ -3,7 +3,8 @@
 For each batch, the nodes between the stream's leaves and the result are copied, because an exchange computes
 its rows once and gives the same rows ever after. Static nodes stay: a table is broadcast once, a static
 exchange is computed once. A plan without an exchange of the stream is not copied at all: its tasks ask for
-their splits whenever they run.
+their splits whenever they run. The plan of a DataFrame for a user's code is always a copy, whose steps carry
+their batch with them: other threads and later batches leave it as it is.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from tidemill.spark.compiler.bound_steps import StepBinder
 from tidemill.spark.compiler.catalyst import Catalyst, Node
 from tidemill.spark.compiler.event_time import (
     EventTimes,
@@ -20,9 +22,13 @@ from tidemill.spark.compiler.event_time import (
     event_times,
     is_watermark_metric,
 )
+from tidemill.spark.compiler.kept_rows import computed_rows
 from tidemill.spark.compiler.row_counter import RowCounter
 from tidemill.spark.compiler.stateful.state_steps import is_state_step
 from tidemill.spark.compiler.stream_leaves import FileRelations, is_fetch, scan_of, template_source
+
+if TYPE_CHECKING:
+    from tidemill.tasks.batch_context import BatchContext
 
 _KEEPERS = frozenset(
     {
@@ -39,13 +45,14 @@ _KEEPERS = frozenset(
 class _StreamNode:
     """A node that reads the stream. ``below`` has None for a child that is static.
 
-    ``source_id`` is that of a file leaf, None for other nodes.
+    ``source_id`` is that of a file leaf, None for other nodes. ``is_step`` is True for a step of ours.
     """
 
     node: Node
     children: tuple[Node, ...]
     below: tuple[_StreamNode | None, ...]
     source_id: str | None = None
+    is_step: bool = False
 
 
 class CompiledPlan:
@@ -70,6 +77,7 @@ class CompiledPlan:
         self._files = files
         self._is_all_stream = True
         self._keeps_rows = False
+        self._binder = StepBinder(catalyst)
         # None if the optimizer has found that the query never gives a row.
         self._stream = self._stream_nodes(executed)
         self.observes = "CollectMetrics" in str(executed.treeString())
@@ -79,7 +87,7 @@ class CompiledPlan:
     def _stream_nodes(self, node: Node) -> _StreamNode | None:
         c = self._c
         if is_fetch(c, node):
-            return _StreamNode(node, (), ())
+            return _StreamNode(node, (), (), is_step=True)
         source_id = template_source(c, node)
         if source_id is not None:
             self._is_all_stream = False
@@ -93,21 +101,33 @@ class CompiledPlan:
         name = c.name(node)
         if "Exchange" in name or name in _KEEPERS:
             self._keeps_rows = True
-        return _StreamNode(node, tuple(children), below)
+        is_step = self._binder.is_step(node)
+        return _StreamNode(node, tuple(children), below, is_step=is_step)
 
     def for_batch(self, files: Mapping[str, Sequence[str]]) -> ExecutablePlan:
         """Return the plan of a batch, to run once. ``files`` has the files of each file leaf."""
         if not self._files:
-            return ExecutablePlan(self._c, self, None, {})
-        scans: dict[str, list[Node]] = {}
-        return ExecutablePlan(self._c, self, self.copy(files, scans), scans)
-
-    def copy(self, files: Mapping[str, Sequence[str]] | None = None, scans: Any = None) -> Node:
-        """Return a plan that has not run yet, and put the scans of its files into ``scans``."""
+            return ExecutablePlan(self._c, self, {})
         with self._c.active(self.jsession):
-            if self._stream is None or self._is_all_stream:
+            relations = {name: leaf.relation(files[name]) for name, leaf in self._files.items()}
+        return ExecutablePlan(self._c, self, relations)
+
+    def copy(
+        self,
+        relations: Mapping[str, Any] | None = None,
+        scans: dict[str, list[Node]] | None = None,
+        context: BatchContext | None = None,
+    ) -> Node:
+        """Return a plan that has not run yet, and put the scans of its files into ``scans``.
+
+        With a ``context`` its steps work for that batch, whichever thread runs them.
+        """
+        with self._c.active(self.jsession):
+            if self._stream is None or (self._is_all_stream and context is None):
                 return self._template.clone()
-            return self._renewed(self._stream, files or {}, {} if scans is None else scans)
+            return self._renewed(
+                self._stream, relations or {}, {} if scans is None else scans, context
+            )
 
     def lasting(self) -> tuple[Node, RowCounter] | None:
         """Return a plan that can run for every batch, and its row counter; None if a copy is needed."""
@@ -122,19 +142,27 @@ class CompiledPlan:
         return self._lasting
 
     def _renewed(
-        self, stream: _StreamNode, files: Mapping[str, Sequence[str]], scans: dict[str, list[Node]]
+        self,
+        stream: _StreamNode,
+        relations: Mapping[str, Any],
+        scans: dict[str, list[Node]],
+        context: BatchContext | None,
     ) -> Node:
         if stream.source_id is not None:
-            relation = self._files[stream.source_id].relation(files[stream.source_id])
-            scan = scan_of(self._c, stream.node, relation)
+            scan = scan_of(self._c, stream.node, relations[stream.source_id])
             scans.setdefault(stream.source_id, []).append(scan)
             return scan
-        if not stream.below:
+        if stream.below:
+            children = [
+                child if below is None else self._renewed(below, relations, scans, context)
+                for child, below in zip(stream.children, stream.below, strict=True)
+            ]
+        elif context is None:
             return self._renewed_fetch(stream.node)
-        children = [
-            child if below is None else self._renewed(below, files, scans)
-            for child, below in zip(stream.children, stream.below, strict=True)
-        ]
+        else:
+            children = [self._renewed_fetch(stream.node.child())]
+        if stream.is_step and context is not None:
+            return self._binder.bound(stream.node, children[0], context)
         return stream.node.withNewChildren(self._c.seq(children))
 
     def _renewed_fetch(self, node: Node) -> Node:
@@ -160,19 +188,20 @@ class CompiledPlan:
 
 
 class ExecutablePlan:
-    """The plan of one batch. Run it once, by one of :meth:`count`, :meth:`collect`, :meth:`execute`."""
+    """The plan of one batch. Run it once, by one of :meth:`count`, :meth:`collect`, :meth:`execute`,
+    :meth:`compute`.
+
+    ``relations`` has the relation of each file leaf.
+    """
 
     def __init__(
-        self,
-        catalyst: Catalyst,
-        compiled: CompiledPlan,
-        plan: Node | None,
-        scans: Mapping[str, Sequence[Node]],
+        self, catalyst: Catalyst, compiled: CompiledPlan, relations: Mapping[str, Any]
     ) -> None:
         self.catalyst = catalyst
         self.compiled = compiled
-        self._plan = plan
-        self._scans = scans
+        self._relations = relations
+        self._plan: Node | None = None
+        self._scans: dict[str, list[Node]] = {}
 
     def count(self) -> int:
         """Compute all rows, and return how many there are."""
@@ -191,11 +220,21 @@ class ExecutablePlan:
         with self.catalyst.active(self.compiled.jsession):
             return plan.executeCollectPublic()
 
-    def execute(self) -> Any:
-        """Return the rows as a JVM RDD of this batch only: Spark caches rows by the RDD they come from."""
-        plan = self._own_plan()
+    def execute(self, context: BatchContext | None = None) -> Any:
+        """Return the rows as a JVM RDD of this batch only: Spark caches rows by the RDD they come from.
+
+        Only the thread that runs the batch can compute them, and only now; with a ``context``, which says
+        what that thread would, anybody can at any time.
+        """
+        plan = self._own_plan(context)
         with self.catalyst.active(self.compiled.jsession):
             return plan.execute()
+
+    def compute(self, context: BatchContext) -> Any:
+        """Compute all rows and all state, and return the rows as a JVM RDD for any use at any time."""
+        plan = self._own_plan(context)
+        with self.catalyst.active(self.compiled.jsession):
+            return computed_rows(self.catalyst, plan)
 
     def finish(self, is_complete: Callable[[], bool]) -> None:
         """Compute the state that computing the rows of the result has left out.
@@ -218,9 +257,9 @@ class ExecutablePlan:
         for child in self.catalyst.children(node):
             yield from self._state_steps(child)
 
-    def _own_plan(self) -> Node:
+    def _own_plan(self, context: BatchContext | None = None) -> Node:
         if self._plan is None:
-            self._plan = self.compiled.copy()
+            self._plan = self.compiled.copy(self._relations, self._scans, context)
         return self._plan
 
     def rows_scanned(self, source_id: str) -> int | None:
