@@ -33,12 +33,11 @@ class FakeOutput:
         rows = self._rows.collect()
         return self._rows.sparkSession.createDataFrame(rows, self._rows.schema)
 
-    def dataframe(self, consumed_once: bool = False) -> DataFrame:
+    def dataframe(
+        self, consumed_once: bool = False, session: SparkSession | None = None
+    ) -> DataFrame:
         self.computed += 1
         return self._rows
-
-    def done(self) -> None:
-        pass
 
 
 class FakeQuery:

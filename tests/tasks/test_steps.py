@@ -100,12 +100,14 @@ class Operator:
         placed: dict[int, list[tuple[Any, ...]]] = {p: [] for p in range(self.partitions)}
         for row in rows:
             placed[place_of(key_of(row)) if self.partitions > 1 else 0].append(row)
+        tasks = {
+            place: [(*row, place) for row in mine]  # a row comes with its partition
+            for place, mine in placed.items()
+        }
         if single:
-            together = [(*row, place) for place, mine in placed.items() for row in mine]
-            out += self._task(together, schema, context, 0, accumulator, rows_at_once)
-        else:
-            for place, mine in placed.items():
-                out += self._task(mine, schema, context, place, accumulator, rows_at_once)
+            tasks = {0: [row for mine in tasks.values() for row in mine]}
+        for place, mine in tasks.items():
+            out += self._task(mine, schema, context, place, accumulator, rows_at_once)
         if commit and not is_replay:
             self.reports = take_state_reports(
                 accumulator.value, "op", self.batch_id, self.partitions
@@ -134,20 +136,19 @@ class Operator:
         steps: list[StateStep] = cloudpickle.loads(cloudpickle.dumps(self.steps(accumulator)))
         for step in steps:
             step._reports = accumulator  # type: ignore[assignment]
-        if context.single:
-            schema = schema.append(pa.field("p", pa.int32(), nullable=False))
+        schema = schema.append(pa.field("p", pa.int32(), nullable=False))
         for number, step in enumerate(steps):
             batches = batches_of(rows, schema, rows_at_once)
             found = list(step.run(iter(batches), context, place))
             assert len({batch.schema for batch in found}) <= 1
             rows = [tuple(r.values()) for b in found for r in b.to_pylist()]
             if number == 0 and self.merge is not None:
-                if context.single:  # the partition goes with its row
-                    merged = merged_rows([r[:-1] for r in rows], self.key_count, self.merge)
+                places = {}
+                if context.single:
                     places = {repr(r[: self.key_count]): r[-1] for r in rows}
-                    rows = [(*r, places[repr(r[: self.key_count])]) for r in merged]
-                else:
-                    rows = merged_rows(rows, self.key_count, self.merge)
+                    rows = [r[:-1] for r in rows]
+                merged = merged_rows(rows, self.key_count, self.merge)
+                rows = [(*r, places.get(repr(r[: self.key_count]), place)) for r in merged]
         return rows
 
     @property

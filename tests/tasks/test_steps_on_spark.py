@@ -10,13 +10,12 @@ import pyarrow as pa
 import pytest
 from pyspark import SparkContext
 from pyspark.errors import PythonException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from tests.tasks.number_source import Numbers
 from tidemill.checkpoint.local_storage import LocalStorage
-from tidemill.errors import IllegalStateError
 from tidemill.state.operators import StateOperators
 from tidemill.state.partition_state import OperatorState
 from tidemill.state.reports import ReportsParam, take_state_reports
@@ -98,6 +97,11 @@ def stream(world: World, tasks: int = PARTITIONS) -> DataFrame:
     return world.spark.range(0, tasks, 1, tasks).mapInArrow(fetch, "k string, t timestamp")
 
 
+def place_of(*keys: str) -> Column:
+    """Return the state partition of a row, which an exchange by these keys sends it to."""
+    return F.pmod(F.hash(*keys), F.lit(PARTITIONS)).cast("int").alias("p")
+
+
 def counted(world: World, mode: str, single: bool) -> DataFrame:
     """Return a plan like the compiler's, with Spark's own functions around the steps."""
     tasks = 1 if single else PARTITIONS
@@ -113,12 +117,12 @@ def counted(world: World, mode: str, single: bool) -> DataFrame:
     time = EventTimeColumn(0, of_window=True)
     restore = AggregateRestoreStep(RUN, world.state, schema, 2, PARTITIONS, time, world.reports)
     save = AggregateSaveStep(RUN, world.state, schema, 2, PARTITIONS, mode, time, world.reports)
-    place = F.pmod(F.hash("w", "k"), F.lit(PARTITIONS)).cast("int").alias("p")
+    place = place_of("w", "k")
     if not single:
-        merged = (
-            keyed.repartition(PARTITIONS, "w", "k").mapInArrow(restore, ddl).groupBy("w", "k")
-        ).agg(F.sum("n").alias("n"))
-        return merged.repartition(PARTITIONS, "w", "k").mapInArrow(save, ddl)
+        exchanged = keyed.repartition(PARTITIONS, "w", "k").select(*names, place)
+        merged = exchanged.mapInArrow(restore, ddl).groupBy("w", "k").agg(F.sum("n").alias("n"))
+        exchanged = merged.repartition(PARTITIONS, "w", "k").select(*names, place)
+        return exchanged.mapInArrow(save, ddl)
     placed = keyed.select(*names, place).coalesce(1).mapInArrow(restore, f"{ddl}, p int")
     merged = placed.drop("p").groupBy("w", "k").agg(F.sum("n").alias("n"))
     return merged.select(*names, place).coalesce(1).mapInArrow(save, ddl)
@@ -157,9 +161,8 @@ def test_duplicates(world: World) -> None:
     step = DeduplicateStep(
         RUN, world.state, arrow, [0, 1], PARTITIONS, EventTimeColumn(1), None, world.reports
     )
-    query = (
-        stream(world).repartition(PARTITIONS, "k", "t").mapInArrow(step, "k string, t timestamp")
-    )
+    exchanged = stream(world).repartition(PARTITIONS, "k", "t").select("*", place_of("k", "t"))
+    query = exchanged.mapInArrow(step, "k string, t timestamp")
     assert [k for k, _ in world.run(query)] == ["a", "b"]
     world.commit()
     assert [k for k, _ in world.run(query)] == ["a", "b"]
@@ -172,17 +175,24 @@ def test_each_branch_of_a_union_reads_its_own_splits(world: World) -> None:
     assert take_rows(world.rows, "numbers", 0) == 20  # of one source, read twice
 
 
-def test_tasks_that_are_not_those_of_the_state_are_refused(world: World) -> None:
+def test_rows_find_their_state_in_any_task(world: World) -> None:
+    """``a`` is of state partition 0 and ``b`` of 1, whatever the numbers of the tasks are."""
     arrow = to_arrow_schema(stream(world).schema, timezone="UTC")
     step = DeduplicateStep(RUN, world.state, arrow, [0], PARTITIONS, None, None, world.reports)
-    rows = stream(world)
-    states = rows.repartition(PARTITIONS, "k").mapInArrow(step, "k string, t timestamp")
+    columns = "k string, t timestamp"
+    rows = stream(world).select("*", place_of("k"))
+    states = rows.repartition(PARTITIONS, "k").mapInArrow(step, columns)
+    nothing = stream(world).filter("k = 'none'")
+    assert [k for k, _ in world.run(nothing.union(states))] == ["a", "b"]
+    assert [k for k, _ in world.run(states.coalesce(1))] == ["a", "b"]
+    assert sum(report.keys_total for report in world.commit()) == 2
+    assert world.run(nothing.union(states)) == []
+    # A task without rows has only its number, and here that is none of the state.
+    only_a = rows.filter("k = 'a'").repartition(PARTITIONS, "k").mapInArrow(step, columns)
     with pytest.raises(PythonException, match="has shifted the tasks"):
-        world.run(rows.union(states))
-    # If one task runs both partitions, it works on one state partition: the other is not reported.
-    world.run(states.coalesce(1))
-    with pytest.raises(IllegalStateError, match="no task has reported the state"):
-        world.commit()
+        world.run(nothing.union(only_a))
+    with pytest.raises(PythonException, match="rows of the state partitions 0, 1"):
+        world.run(rows.coalesce(1).mapInArrow(step, columns))
 
 
 def test_rows_are_of_batches_only(world: World) -> None:

@@ -49,11 +49,14 @@ class BatchOutput(Protocol):
     def collected(self) -> DataFrame:
         """Compute everything and return a DataFrame of rows that are on the driver already."""
 
-    def dataframe(self, consumed_once: bool = False) -> DataFrame:
-        """Return a DataFrame for any use, by Spark jobs.
+    def dataframe(
+        self, consumed_once: bool = False, session: SparkSession | None = None
+    ) -> DataFrame:
+        """Return a DataFrame for any use, by any thread, of a session; the query's own if it is None.
 
-        With ``consumed_once`` the caller promises to compute all of it exactly once, so that nothing has to
-        be kept for a second look. Without it, state is computed here, and rows are kept where they must be.
+        With ``consumed_once`` the caller promises to compute all of it exactly once, now and on this thread,
+        so that nothing has to be kept for a second look. Without it, state is computed here, and rows are
+        kept where they must be.
         """
 
 

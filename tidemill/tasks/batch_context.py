@@ -10,6 +10,8 @@ It travels in two local properties of the thread that runs the batch; Spark give
 ``base`` has for each operator the version of each state partition that the batch starts from. ``splits`` has
 for each source a list of splits for each task. Splits have a property of their own because they can be large,
 and only fetch steps parse them.
+
+The steps of a plan that a user's code gets have both with them instead: see :mod:`tidemill.tasks.bound_step`.
 """
 
 from __future__ import annotations
@@ -55,9 +57,9 @@ class BatchContext:
     def publish(self, spark_context: SparkContext, run_id: str) -> None:
         """Pass the batch to the jobs that the current thread starts from now on."""
         spark_context.setLocalProperty(batch_property(run_id), self.to_json())
-        spark_context.setLocalProperty(splits_property(run_id), self._splits_json())
+        spark_context.setLocalProperty(splits_property(run_id), self.splits_json())
 
-    def _splits_json(self) -> str:
+    def splits_json(self) -> str:
         try:
             return json.dumps(self.splits)
         except TypeError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from copy import copy
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -10,7 +11,7 @@ from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
 
 from tidemill.errors import SourceError
 from tidemill.state.reports import Reports, ReportsParam
-from tidemill.tasks.batch_context import BatchContext, task_partition
+from tidemill.tasks.batch_context import BatchContext
 from tidemill.tasks.worker import tune_worker
 
 if TYPE_CHECKING:
@@ -84,15 +85,18 @@ class FetchStep:
         self._source_id = source_id
         self._reader = RowReader(source)
         self._rows = rows
+        self._batch: BatchContext | None = None
+
+    def bound_to(self, context: BatchContext) -> FetchStep:
+        bound = copy(self)
+        bound._batch = context
+        return bound
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         tune_worker()
-        number = None
-        for batch in batches:  # a task that does not read its input ends its worker
-            if batch.num_rows:
-                number = int(batch.column(0)[0].as_py())
-        number = task_partition() if number is None else number
-        return self.run(BatchContext.from_task(self._run_id, with_splits=True), number)
+        number = _task_number(batches)
+        context = self._batch or BatchContext.from_task(self._run_id, with_splits=True)
+        return self.run(context, number)
 
     def run(self, context: BatchContext, number: int) -> Iterator[pa.RecordBatch]:
         tasks = context.splits.get(self._source_id, ())
@@ -105,7 +109,10 @@ class FetchStep:
 
 
 class ReadSplits:
-    """``mapInArrow`` function: gives the rows of a fixed part of a stream, one split in each task."""
+    """``mapInArrow`` function: gives the rows of a fixed part of a stream, one split in each task.
+
+    Its input row has the number of the task, as that of a :class:`FetchStep`.
+    """
 
     def __init__(
         self, splits: Sequence[Split], read: Callable[[Sequence[Split]], Iterator[pa.RecordBatch]]
@@ -114,11 +121,17 @@ class ReadSplits:
         self._read = read
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for _ in batches:  # a task that does not read its input ends its worker
-            pass
-        number = task_partition()
+        number = _task_number(batches)
         if number < len(self._splits):
             yield from self._read([self._splits[number]])
+
+
+def _task_number(batches: Iterable[pa.RecordBatch]) -> int:
+    """Return the number in the only row of a leaf's input, and read that input to its end: a task that does
+    not ends its worker.
+    """
+    (number,) = [int(number) for batch in batches for number in batch.column(0).to_pylist()]
+    return number
 
 
 def rows_accumulator(spark_context: SparkContext) -> Accumulator[Reports]:

@@ -1,11 +1,20 @@
-"""What all steps with state share: the batch of the task, rows by state partition, reports."""
+"""What all steps with state share: the batch of the task, rows by state partition, reports.
+
+A state partition comes with its rows: the last column of a step's input says which one a row belongs to. Only
+a step without rows goes by the number of its task, for what a watermark or complete mode wants of its state;
+that number is right where no other operation of the same stage has numbered the tasks anew, which the
+compiler sees to (:mod:`tidemill.spark.compiler.stateful.task_numbers`), and so does whoever hands rows to a
+user's code (:mod:`tidemill.spark.compiler.kept_rows`).
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
+from copy import copy
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -23,7 +32,7 @@ if TYPE_CHECKING:
     from tidemill.state.reports import Reports
 
 PARTITION_COLUMN = "p"
-"""The name of the last column of a single task's rows: the state partition that a row belongs to."""
+"""The name of the last column of a step's input: the state partition that a row belongs to."""
 
 Batches = Iterable[pa.RecordBatch]
 
@@ -31,8 +40,8 @@ Batches = Iterable[pa.RecordBatch]
 class StateStep(ABC):
     """A ``mapInArrow`` function that works on the state of one operator.
 
-    ``schema`` has the columns of its input. If one task works on all state partitions, the input has one more
-    column, the last: an integer that says which state partition a row belongs to.
+    ``schema`` has the columns of its input, which has one more, the last: an integer that says which state
+    partition a row belongs to. One task works on all state partitions, or each on one.
     """
 
     def __init__(
@@ -48,19 +57,39 @@ class StateStep(ABC):
         self._schema = schema
         self._partitions = partitions
         self._reports = reports
+        self._batch: BatchContext | None = None
+
+    def bound_to(self, context: BatchContext) -> Self:
+        bound = copy(self)
+        bound._batch = context
+        return bound
 
     def __call__(self, batches: Batches) -> Iterator[pa.RecordBatch]:
         tune_worker()
-        context = BatchContext.from_task(self._run_id)
-        partition = 0 if context.single else task_partition()
+        context = self._batch or BatchContext.from_task(self._run_id)
+        partition = 0
+        if not context.single and self._partitions > 1:
+            partition, batches = self._own_partition(batches)
+        fault_point("state.step")
+        return self.run(batches, context, partition)
+
+    def _own_partition(self, batches: Batches) -> tuple[int, Batches]:
+        """Return the state partition of a task that works on one, and its rows, of which none is lost."""
+        remaining = iter(batches)
+        read = []
+        for batch in remaining:
+            read.append(batch)
+            if batch.num_rows:
+                place = batch.column(len(self._schema))[0].as_py()
+                return int(place), chain(read, remaining)
+        partition = task_partition()
         if partition >= self._partitions:
             raise IllegalStateError(
                 f"task {partition} has no state partition: operator {self._state.operator!r} has "
                 f"{self._partitions} of them. A union or another operation that Spark runs in the same stage "
                 "has shifted the tasks. Put a repartition() between them."
             )
-        fault_point("state.step")
-        return self.run(batches, context, partition)
+        return partition, read
 
     @abstractmethod
     def run(
@@ -77,12 +106,14 @@ class StateStep(ABC):
         """Yield each state partition with its rows, which have the columns of the schema."""
         width = len(self._schema)
         rows = conformed(batch.columns[:width], self._schema)
-        if not context.single:
-            if rows.num_rows:
-                yield partition, rows
-            return
         places = np.asarray(batch.column(width))
         distinct = np.unique(places)
+        if not context.single and any(distinct != partition):
+            raise IllegalStateError(
+                f"a task of operator {self._state.operator!r} got rows of the state partitions "
+                f"{', '.join(map(str, distinct))}, where all should be of {partition}: an operation that "
+                "Spark runs in the same stage has put partitions together. Put a repartition() between them."
+            )
         for place in distinct:
             mine = rows if len(distinct) == 1 else rows.filter(pa.array(places == place))
             yield int(place), mine

@@ -55,6 +55,7 @@ from tidemill.spark.compiler.stream_leaves import (
     template_file,
 )
 from tidemill.spark.session.settings import lasting_plan_settings
+from tidemill.tasks.batch_context import BatchContext
 from tidemill.tasks.state_layout import KeptFunction, StateLayout
 from tidemill.testing import MemoryStream
 
@@ -449,19 +450,29 @@ def test_distinct_aggregates_are_computed_from_sets(c: Catalyst, spark: SparkSes
 # -- the compiled plan -------------------------------------------------------------------------------
 
 
-def random_numbers(batches: Any) -> Any:
-    """Give one row in each task, never the same row twice."""
-    for _ in batches:
-        pass
-    columns = [pa.array([None], pa.timestamp("us", "UTC")), pa.array(["a"]),
-               pa.array([random.SystemRandom().getrandbits(30)], pa.int32())]  # fmt: skip
-    yield pa.RecordBatch.from_arrays(columns, names=["t", "k", "n"])
+class RandomNumbers:
+    """Gives one row in each task, never the same row twice; for a batch it is bound to, the batch's id."""
+
+    batch_id: int | None = None
+
+    def bound_to(self, context: BatchContext) -> RandomNumbers:
+        bound = RandomNumbers()
+        bound.batch_id = context.batch_id
+        return bound
+
+    def __call__(self, batches: Any) -> Any:
+        for _ in batches:
+            pass
+        number = random.SystemRandom().getrandbits(30) if self.batch_id is None else self.batch_id
+        columns = [pa.array([None], pa.timestamp("us", "UTC")), pa.array(["a"]),
+                   pa.array([number], pa.int32())]  # fmt: skip
+        yield pa.RecordBatch.from_arrays(columns, names=["t", "k", "n"])
 
 
 def compiled_from(df: DataFrame) -> CompiledPlan:
     compiler = QueryCompiler(df, "append")
     (source_id,) = compiler.outline().source_ids
-    return compiler.compile({source_id: SplitLeaf(random_numbers)}, NO_STEPS, 2, False, tasks=2)
+    return compiler.compile({source_id: SplitLeaf(RandomNumbers())}, NO_STEPS, 2, False, tasks=2)
 
 
 @pytest.mark.parametrize("joins", [False, True])
@@ -489,11 +500,29 @@ def test_the_rows_of_a_batch_are_a_dataframe_for_its_sink(
     spark: SparkSession, streaming: DataFrame
 ) -> None:
     compiled = compiled_from(streaming.select("k"))
-    output = ComputedOutput(spark, compiled.for_batch({}), 0, False, must_run_once=True)
+    context = BatchContext(0, 0)
+    output = ComputedOutput(spark, compiled.for_batch({}), context, False, must_run_once=True)
     assert output.collected().collect() == [Row(k="a"), Row(k="a")]
-    output = ComputedOutput(spark, compiled.for_batch({}), 1, False, must_run_once=True)
+    output = ComputedOutput(spark, compiled.for_batch({}), context, False, must_run_once=True)
     assert output.dataframe().collect() == [Row(k="a"), Row(k="a")]
-    output.done()
+
+
+@pytest.mark.parametrize("exchanged", [False, True])
+@pytest.mark.parametrize("must_run_once", [False, True])
+def test_each_dataframe_stays_with_its_batch(
+    must_run_once: bool, exchanged: bool, spark: SparkSession, streaming: DataFrame
+) -> None:
+    rows = streaming.repartition(2, "n") if exchanged else streaming
+    compiled = compiled_from(rows.select("n"))
+    kept = {
+        number: ComputedOutput(
+            spark, compiled.for_batch({}), BatchContext(number, 0), False, must_run_once
+        ).dataframe()
+        for number in (3, 1, 2)
+    }
+    assert {number: df.collect() for number, df in kept.items()} == {
+        number: [Row(n=number), Row(n=number)] for number in kept
+    }
 
 
 # -- event time --------------------------------------------------------------------------------------

@@ -11,10 +11,13 @@ from tidemill.spark.compiler.compiled_plan import ExecutablePlan
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from tidemill.tasks.batch_context import BatchContext
+
 
 class ComputedOutput:
     """Implements :class:`tidemill.batches.sink.BatchOutput`.
 
+    ``context`` is what the tasks of the batch have to know; the thread that runs the batch has published it.
     ``must_run_once`` is for a plan that makes state or watches event times on its way: whatever a sink does
     with its rows, all of them have to be computed. ``is_shared`` is for several sinks: the first computes the
     rows, and they are kept for the others.
@@ -24,26 +27,28 @@ class ComputedOutput:
         self,
         session: SparkSession,
         executable: ExecutablePlan,
-        batch_id: int,
+        context: BatchContext,
         replaces: bool,
         must_run_once: bool,
         is_shared: bool = False,
     ) -> None:
-        self.batch_id = batch_id
+        self.batch_id = context.batch_id
         self.replaces = replaces
         self.executable = executable
         self._session = session
+        self._context = context
         self._c = executable.catalyst
         self._must_run_once = must_run_once
         self._is_shared = is_shared
-        self._kept: DataFrame | None = None
+        # The rows as a JVM RDD, once they are computed.
+        self._rows: Any = None
 
     def count(self) -> int:
-        return self._keep().count() if self._is_shared else self.executable.count()
+        return self.dataframe().count() if self._is_shared else self.executable.count()
 
     def collected(self) -> DataFrame:
         if self._is_shared:
-            rows = self._keep()._jdf.queryExecution().executedPlan().executeCollectPublic()
+            rows = self.dataframe()._jdf.queryExecution().executedPlan().executeCollectPublic()
         else:
             rows = self.executable.collect()
         return self._on_driver(rows)
@@ -54,26 +59,19 @@ class ComputedOutput:
         jdf = self._session._jsparkSession.createDataFrame(as_list, self.executable.compiled.schema)
         return DataFrame(jdf, self._session)
 
-    def dataframe(self, consumed_once: bool = False) -> DataFrame:
+    def dataframe(
+        self, consumed_once: bool = False, session: SparkSession | None = None
+    ) -> DataFrame:
         if self._is_shared or (self._must_run_once and not consumed_once):
-            return self._keep()
-        return self._computed_when_used()
+            if self._rows is None:
+                self._rows = self.executable.compute(self._context)
+            return self._as_dataframe(self._rows, session)
+        rows = self.executable.execute(None if consumed_once else self._context)
+        return self._as_dataframe(rows, session)
 
-    def _keep(self) -> DataFrame:
-        """Compute all rows, the first time, and keep them until :meth:`done`."""
-        if self._kept is None:
-            self._kept = self._computed_when_used().persist()
-            self._kept.count()
-        return self._kept
-
-    def _computed_when_used(self) -> DataFrame:
-        jdf = self._session._jsparkSession.internalCreateDataFrame(
-            self.executable.execute(), self.executable.compiled.schema, False
+    def _as_dataframe(self, rows: Any, session: SparkSession | None) -> DataFrame:
+        session = self._session if session is None else session
+        jdf = session._jsparkSession.internalCreateDataFrame(
+            rows, self.executable.compiled.schema, False
         )
-        return DataFrame(jdf, self._session)
-
-    def done(self) -> None:
-        """Release the rows that were kept. Called when the batch has been staged."""
-        if self._kept is not None:
-            self._kept.unpersist()
-            self._kept = None
+        return DataFrame(jdf, session)

@@ -4,7 +4,8 @@ For each batch, the nodes between the stream's leaves and the result are copied,
 its rows once and gives the same rows ever after; so are nodes with random seeds and those above them, because
 each batch has seeds of its own. Other static nodes stay: a table is broadcast once, a static exchange is
 computed once. A plan without an exchange of the stream and without seeds is not copied at all: its tasks ask
-for their splits whenever they run.
+for their splits whenever they run. The plan of a DataFrame for a user's code is always a copy, whose steps
+carry their batch with them: other threads and later batches leave it as it is.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tidemill.spark.compiler.batch_seeds import BatchSeeds, Renewal
+from tidemill.spark.compiler.bound_steps import StepBinder
 from tidemill.spark.compiler.catalyst import Catalyst, Node
 from tidemill.spark.compiler.event_time import (
     EventTimes,
@@ -22,9 +24,13 @@ from tidemill.spark.compiler.event_time import (
     event_times,
     is_watermark_metric,
 )
+from tidemill.spark.compiler.kept_rows import computed_rows
 from tidemill.spark.compiler.row_counter import RowCounter
 from tidemill.spark.compiler.stateful.state_steps import is_state_step
 from tidemill.spark.compiler.stream_leaves import FileRelations, is_fetch, scan_of, template_source
+
+if TYPE_CHECKING:
+    from tidemill.tasks.batch_context import BatchContext
 
 _KEEPERS = frozenset(
     {
@@ -42,7 +48,7 @@ class _RenewedNode:
     """A node that is copied for every batch. ``below`` has None for a child that stays.
 
     ``source_id`` is that of a file leaf, None for other nodes. ``seeds`` makes the parameters that have
-    random seeds, by their positions.
+    random seeds, by their positions. ``is_step`` is True for a step of ours.
     """
 
     node: Node
@@ -50,13 +56,16 @@ class _RenewedNode:
     below: tuple[_RenewedNode | None, ...]
     source_id: str | None = None
     seeds: Mapping[int, Renewal] = field(default_factory=dict)
+    is_step: bool = False
 
 
 @dataclass(frozen=True)
 class _OneBatch:
-    """What the copy of one batch is made with: its files, its seed; its scans are noted here."""
+    """What the copy of one batch is made with: the relation of each file leaf, its seed; its scans are noted
+    here.
+    """
 
-    files: Mapping[str, Sequence[str]]
+    relations: Mapping[str, Any]
     seed: int
     scans: dict[str, list[Node]] = field(default_factory=dict)
 
@@ -86,6 +95,7 @@ class CompiledPlan:
         self._has_seeds = False
         self._is_all_renewed = True
         self._keeps_rows = False
+        self._binder = StepBinder(catalyst)
         # None if the optimizer has found that the query never gives a row.
         self._renewed = self._renewed_nodes(executed)
         self.observes = "CollectMetrics" in str(executed.treeString())
@@ -95,7 +105,7 @@ class CompiledPlan:
     def _renewed_nodes(self, node: Node) -> _RenewedNode | None:
         c = self._c
         if is_fetch(c, node):
-            return _RenewedNode(node, (), ())
+            return _RenewedNode(node, (), (), is_step=True)
         source_id = template_source(c, node)
         if source_id is not None:
             self._is_all_renewed = False
@@ -112,23 +122,30 @@ class CompiledPlan:
         name = c.name(node)
         if "Exchange" in name or name in _KEEPERS:
             self._keeps_rows = True
-        return _RenewedNode(node, tuple(children), below, seeds=seeds)
+        is_step = self._binder.is_step(node)
+        return _RenewedNode(node, tuple(children), below, seeds=seeds, is_step=is_step)
 
     def for_batch(self, files: Mapping[str, Sequence[str]], seed: int = 0) -> ExecutablePlan:
         """Return the plan of a batch, to run once.
 
         ``files`` has the files of each file leaf, and ``seed`` is where the batch's random seeds come from.
         """
-        batch = _OneBatch(files, seed)
-        plan = self.copy(batch) if self._files else None
-        return ExecutablePlan(self._c, self, plan, batch)
+        relations: dict[str, Any] = {}
+        if self._files:
+            with self._c.active(self.jsession):
+                relations = {name: leaf.relation(files[name]) for name, leaf in self._files.items()}
+        return ExecutablePlan(self._c, self, _OneBatch(relations, seed))
 
-    def copy(self, batch: _OneBatch) -> Node:
-        """Return a plan that has not run yet, and note the scans of its files in ``batch``."""
+    def copy(self, batch: _OneBatch, context: BatchContext | None = None) -> Node:
+        """Return a plan that has not run yet, and note the scans of its files in ``batch``.
+
+        With a ``context`` its steps work for that batch, whichever thread runs them.
+        """
         with self._c.active(self.jsession):
-            if self._renewed is None or (self._is_all_renewed and not self._has_seeds):
+            must_renew = not self._is_all_renewed or self._has_seeds or context is not None
+            if self._renewed is None or not must_renew:
                 return self._template.clone()
-            return self._renew(self._renewed, batch)
+            return self._renew(self._renewed, batch, context)
 
     def lasting(self) -> tuple[Node, RowCounter] | None:
         """Return a plan that can run for every batch, and its row counter; None if a copy is needed."""
@@ -142,21 +159,24 @@ class CompiledPlan:
             self._lasting[0].resetMetrics()
         return self._lasting
 
-    def _renew(self, renewed: _RenewedNode, batch: _OneBatch) -> Node:
+    def _renew(self, renewed: _RenewedNode, batch: _OneBatch, context: BatchContext | None) -> Node:
         source_id, node = renewed.source_id, renewed.node
         if source_id is not None:
-            scan = scan_of(self._c, node, self._files[source_id].relation(batch.files[source_id]))
+            scan = scan_of(self._c, node, batch.relations[source_id])
             batch.scans.setdefault(source_id, []).append(scan)
             return scan
-        if renewed.seeds:
-            changes = {index: make(batch.seed) for index, make in renewed.seeds.items()}
-            node = self._c.copy(node, changes)
-        elif not renewed.below:
-            return self._renewed_fetch(node)
+        if renewed.is_step and not renewed.below:  # a fetch
+            if context is None:
+                return self._renewed_fetch(node)
+            return self._binder.bound(node, self._renewed_fetch(node.child()), context)
         children = [
-            child if below is None else self._renew(below, batch)
+            child if below is None else self._renew(below, batch, context)
             for child, below in zip(renewed.children, renewed.below, strict=True)
         ]
+        if renewed.is_step and context is not None:
+            return self._binder.bound(node, children[0], context)
+        if renewed.seeds:
+            node = self._c.copy(node, {i: make(batch.seed) for i, make in renewed.seeds.items()})
         return self._c.with_children(node, children)
 
     def _renewed_fetch(self, node: Node) -> Node:
@@ -182,19 +202,15 @@ class CompiledPlan:
 
 
 class ExecutablePlan:
-    """The plan of one batch. Run it once, by one of :meth:`count`, :meth:`collect`, :meth:`execute`."""
+    """The plan of one batch. Run it once, by one of :meth:`count`, :meth:`collect`, :meth:`execute`,
+    :meth:`compute`.
+    """
 
-    def __init__(
-        self,
-        catalyst: Catalyst,
-        compiled: CompiledPlan,
-        plan: Node | None,
-        batch: _OneBatch,
-    ) -> None:
+    def __init__(self, catalyst: Catalyst, compiled: CompiledPlan, batch: _OneBatch) -> None:
         self.catalyst = catalyst
         self.compiled = compiled
-        self._plan = plan
         self._batch = batch
+        self._plan: Node | None = None
 
     def count(self) -> int:
         """Compute all rows, and return how many there are."""
@@ -213,11 +229,21 @@ class ExecutablePlan:
         with self.catalyst.active(self.compiled.jsession):
             return plan.executeCollectPublic()
 
-    def execute(self) -> Any:
-        """Return the rows as a JVM RDD of this batch only: Spark caches rows by the RDD they come from."""
-        plan = self._own_plan()
+    def execute(self, context: BatchContext | None = None) -> Any:
+        """Return the rows as a JVM RDD of this batch only: Spark caches rows by the RDD they come from.
+
+        Only the thread that runs the batch can compute them, and only now; with a ``context``, which says
+        what that thread would, anybody can at any time.
+        """
+        plan = self._own_plan(context)
         with self.catalyst.active(self.compiled.jsession):
             return plan.execute()
+
+    def compute(self, context: BatchContext) -> Any:
+        """Compute all rows and all state, and return the rows as a JVM RDD for any use at any time."""
+        plan = self._own_plan(context)
+        with self.catalyst.active(self.compiled.jsession):
+            return computed_rows(self.catalyst, plan)
 
     def finish(self, is_complete: Callable[[], bool]) -> None:
         """Compute the state that computing the rows of the result has left out.
@@ -240,9 +266,9 @@ class ExecutablePlan:
         for child in self.catalyst.children(node):
             yield from self._state_steps(child)
 
-    def _own_plan(self) -> Node:
+    def _own_plan(self, context: BatchContext | None = None) -> Node:
         if self._plan is None:
-            self._plan = self.compiled.copy(self._batch)
+            self._plan = self.compiled.copy(self._batch, context)
         return self._plan
 
     def rows_scanned(self, source_id: str) -> int | None:

@@ -126,7 +126,7 @@ def _replace_stop() -> None:
     @functools.wraps(original)
     def stop(self: SparkContext) -> None:
         with _lock:
-            ending = list(_attached.values())
+            ending = list(dict.fromkeys(_attached.values()))  # copies of a session share its hooks
         for hooks in ending:
             hooks.before_stop()
         original(self)

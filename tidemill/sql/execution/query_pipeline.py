@@ -118,15 +118,12 @@ class QueryPipeline(Pipeline):
         """Run the batch on the calling thread. An error says what the user's code did, and where."""
         try:
             output = self._prepare(batch, is_shared=len(sinks) > 1)
-            try:
-                with self._reporter.report_time_taken("addBatch"):
-                    output_rows = self._stage(output, sinks)
-                    # A join whose table is empty did not read the stream: make the rest of the state now.
-                    output.executable.finish(lambda: self._states.has_reports(batch.batch_id))
-                operators = self._states.take_reports(batch.batch_id)
-                times, observed = output.executable.metrics()
-            finally:
-                output.done()
+            with self._reporter.report_time_taken("addBatch"):
+                output_rows = self._stage(output, sinks)
+                # A join whose table is empty did not read the stream: make the rest of the state now.
+                output.executable.finish(lambda: self._states.has_reports(batch.batch_id))
+            operators = self._states.take_reports(batch.batch_id)
+            times, observed = output.executable.metrics()
         except TidemillError:
             raise
         except Exception as error:
@@ -162,7 +159,7 @@ class QueryPipeline(Pipeline):
         return ComputedOutput(
             self._run.session,
             executable,
-            batch.batch_id,
+            context,
             self._run.mode == COMPLETE,
             bool(self._plans.operators or executable.compiled.watermarks),
             is_shared,

@@ -7,8 +7,6 @@ batches, and for one that has stopped.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -35,7 +33,6 @@ from tidemill.sql.verify.comparison import StreamResult, compare
 from tidemill.sql.verify.report import Verification
 from tidemill.sql.verify.snapshot import snapshot_of_ranges
 from tidemill.state.partition_state import OperatorState
-from tidemill.tasks.batch_context import BatchContext, batch_property, splits_property
 from tidemill.tasks.fetch_step import rows_accumulator
 
 if TYPE_CHECKING:
@@ -74,10 +71,10 @@ def verify_query(query: CheckedQuery, query_id: str, late_rows: int) -> Verifica
     try:
         planner.start(query.spec.clock.now_ms())
         expected = history.batch_query(planner)
-        with history.stream_results() as results:
-            return compare(
-                expected, results, last_batch, late_rows, columns.positions, columns.distinct
-            )
+        results = history.stream_results()
+        return compare(
+            expected, results, last_batch, late_rows, columns.positions, columns.distinct
+        )
     except InputUnavailableError as error:
         raise UnsupportedError(
             "verify() cannot read the consumed input again, such as with the option cleanSource: "
@@ -129,9 +126,8 @@ class _QueryHistory:
             )
         return snapshot_of_ranges(self.query.spec.df, ranges)
 
-    @contextmanager
-    def stream_results(self) -> Iterator[list[StreamResult]]:
-        """Give the stream's results to compare with, by output mode.
+    def stream_results(self) -> list[StreamResult]:
+        """Return the stream's results to compare with, by output mode.
 
         - complete: the sink, if it can be read back, and the state; both have all rows;
         - update: the state, because the sink has rows of different times;
@@ -139,20 +135,17 @@ class _QueryHistory:
         """
         mode, written = self.query.spec.mode, self.query.spec.sinks[0].table()
         if not self.query.outline.facts.aggregates:
-            yield [StreamResult("the sink", _require_readable(written))]
-            return
-        with self._state_rows() as state:
-            if mode == APPEND:
-                both = _require_readable(written).unionAll(state.rows)
-                yield [StreamResult("the sink and the state", both)]
-            elif mode == COMPLETE and written is not None:
-                yield [StreamResult("the sink", written), state]
-            else:
-                yield [state]
+            return [StreamResult("the sink", _require_readable(written))]
+        state = self._state_rows()
+        if mode == APPEND:
+            both = _require_readable(written).unionAll(state.rows)
+            return [StreamResult("the sink and the state", both)]
+        if mode == COMPLETE and written is not None:
+            return [StreamResult("the sink", written), state]
+        return [state]
 
-    @contextmanager
-    def _state_rows(self) -> Iterator[StreamResult]:
-        """Give the rows of all keys in the state: the result of a batch without input in complete mode.
+    def _state_rows(self) -> StreamResult:
+        """Return the rows of all keys in the state: the result of a batch without input in complete mode.
 
         The batch writes nothing.
         """
@@ -183,14 +176,12 @@ class _QueryHistory:
         }
         executable, context = plans.for_batch(batch, self.sources.input_of(batch), base)
         # Computed once and kept: rows that reach the comparison by two ways must come from one job.
-        output = ComputedOutput(spec.session, executable, self.last_batch, True, True)
-        with _published(sc, run_id, replace(context, is_replay=True)):
-            try:
-                forgotten = any(forgets(each, spec.mode) for each in operators)
-                is_partial = forgotten and record.watermark_ms > 0
-                yield StreamResult("the state", output.dataframe(), is_partial)
-            finally:
-                output.done()
+        output = ComputedOutput(
+            spec.session, executable, replace(context, is_replay=True), True, True
+        )
+        forgotten = any(forgets(each, spec.mode) for each in operators)
+        is_partial = forgotten and record.watermark_ms > 0
+        return StreamResult("the state", output.dataframe(), is_partial)
 
 
 def _require_readable(written: DataFrame | None) -> DataFrame:
@@ -200,17 +191,6 @@ def _require_readable(written: DataFrame | None) -> DataFrame:
             "memory and file sinks, and with aggregations in outputMode('update') and ('complete')"
         )
     return written
-
-
-@contextmanager
-def _published(sc: SparkContext, run_id: str, context: BatchContext) -> Iterator[None]:
-    """Publish the batch's context to tasks, and remove it again from the caller's thread."""
-    context.publish(sc, run_id)
-    try:
-        yield
-    finally:
-        for name in (batch_property(run_id), splits_property(run_id)):
-            sc.setLocalProperty(name, None)  # type: ignore[arg-type]  # PySpark takes it
 
 
 class _AllRowsSteps(StepFactory):

@@ -172,15 +172,14 @@ class StatefulAggregation:
     ) -> Node:
         """Return ``child`` with a state step on top.
 
-        In a single task the last column of its input is the state partition of a row.
+        The last column of its input is the state partition of a row. In a single task it stays.
         """
         c = self._c
         output = columns
-        if self._single:
-            place = c.alias(partition_of(c, keys, self._partitions), PARTITION_COLUMN)
-            child = c.execution.ProjectExec(c.seq([*columns, place]), child)
-            if keeps_place:
-                output = [*columns, place.toAttribute()]
+        place = c.alias(partition_of(c, keys, self._partitions), PARTITION_COLUMN)
+        child = c.execution.ProjectExec(c.seq([*columns, place]), child)
+        if self._single and keeps_place:
+            output = [*columns, place.toAttribute()]
         udf = state_function(c, function, output, c.items(child.output()))
         step = c.execution.python.MapInArrowExec(udf, c.seq(output), child, False, c.none)
         # A merge takes the last columns of its input as the buffers: the partition must go.

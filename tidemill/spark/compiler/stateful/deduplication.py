@@ -83,13 +83,12 @@ class StatefulDeduplication:
         )
         if self._single:
             placed = c.logical.Repartition(1, False, child)
-            place = c.alias(partition_of(c, keys, self._partitions), PARTITION_COLUMN)
-            step_input = c.logical.Project(c.seq([*renamed, place]), placed)
         else:
             placed = c.logical.RepartitionByExpression(
                 c.seq(keys), child, c.some(self._partitions), c.none
             )
-            step_input = c.logical.Project(c.seq(renamed), placed)
+        place = c.alias(partition_of(c, keys, self._partitions), PARTITION_COLUMN)
+        step_input = c.logical.Project(c.seq([*renamed, place]), placed)
         udf = state_function(c, self._steps(spec), names, c.items(step_input.output()))
         return c.logical.MapInArrow(udf, child.output(), step_input, False, c.none), spec
 
