@@ -59,6 +59,7 @@ names = st.text() | st.sampled_from(['"', "a\nb", "-", "v1", "\u2028", "ü/ß", 
     st.integers(0, 1 << 20),
     st.integers(0, 1 << 20),
     st.dictionaries(names.filter(lambda name: name not in module.OWN_KEYS), st.text(), max_size=3),
+    st.integers(0, (1 << 63) - 1),
 )
 def test_offsets_come_back(
     time_ms: int,
@@ -67,8 +68,9 @@ def test_offsets_come_back(
     tasks: int,
     partitions: int,
     conf: dict[str, str],
+    seed: int,
 ) -> None:
-    record = OffsetRecord(time_ms, offsets, watermark_ms, tasks, partitions, conf=conf)
+    record = OffsetRecord(time_ms, offsets, watermark_ms, tasks, partitions, conf=conf, seed=seed)
     text = record.to_text()
     assert OffsetRecord.parse(text) == record
     assert list(OffsetRecord.parse(text).offsets) == list(offsets)

@@ -52,6 +52,14 @@ class Place:
         path = self.write(f"{name}/0.csv", "1,10\n")
         return self.session.read.schema(SCHEMA).csv(str(Path(path).parent))
 
+    def jdbc(self) -> dict[str, str]:
+        """The options of a table in a database in the memory of Spark's JVM."""
+        return {"url": "jdbc:derby:memory:tidemill;create=true", "dbtable": f"{self.prefix}_prices"}
+
+    def write_jdbc(self, price: int) -> None:
+        rows = self.session.createDataFrame([(1, price)], SCHEMA).coalesce(1)
+        rows.write.format("jdbc").options(**self.jdbc()).mode("overwrite").save()
+
     def table(self, name: str, partitioned: bool) -> DataFrame:
         full_name = f"{self.prefix}_{name}"
         writer = self.session.createDataFrame([(1, 10)], SCHEMA).coalesce(1).write
@@ -66,6 +74,12 @@ def _python_source(place: Place) -> DataFrame:
     place.session.dataSource.register(Prices)
     path = place.write("python", "10")
     return place.session.read.format("tidemill_test_prices").option("path", path).load()
+
+
+def _jdbc(place: Place) -> DataFrame:
+    place.write_jdbc(10)
+    df = place.session.read.format("jdbc").options(**place.jdbc()).load()
+    return df.toDF("id", "price")
 
 
 def _rdd(place: Place) -> DataFrame:
@@ -116,6 +130,7 @@ TABLES: dict[str, tuple[Callable[[Place], DataFrame], Callable[[Place], Any]]] =
     "table": (lambda place: place.table("table", False), _insert("table")),
     "partitions": (lambda place: place.table("partitions", True), _insert("partitions")),
     "python": (_python_source, lambda place: place.write("python", "20")),
+    "jdbc": (_jdbc, lambda place: place.write_jdbc(20)),
     "rdd": (_rdd, lambda place: place.write("rdd", "20")),
     "function": (_function, lambda place: place.write("function", "20")),
     "list": (lambda place: place.session.createDataFrame([(1, 10)], SCHEMA), lambda place: None),

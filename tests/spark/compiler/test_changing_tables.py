@@ -103,6 +103,7 @@ def test_the_tables_do_change(spark_sees: dict[str, list[int]]) -> None:
         "table": [10, 20, 20],
         "partitions": [10, 20, 20],
         "python": [10, 20, 20],
+        "jdbc": [10, 20, 20],
         "rdd": [10, 20, 20],
         "function": [10, 20, 20],
         "list": [10, 10, 10],

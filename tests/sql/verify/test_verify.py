@@ -398,6 +398,12 @@ def test_what_cannot_be_compared_is_refused(spark: SparkSession, orders: MemoryS
         pytest.raises(UnsupportedError, match="asks for the time"),
     ):
         query.verify()
+    drawn = df.select(sql.expr("uuid()"))
+    with (
+        stopped_at_end(query := Batches().start(drawn)),
+        pytest.raises(UnsupportedError, match="random functions"),
+    ):
+        query.verify()
     with socket.create_server(("127.0.0.1", 0)) as server:
         lines = spark.readStream.format("socket").option("host", "127.0.0.1")
         counted = lines.option("port", server.getsockname()[1]).load().groupBy("value").count()
