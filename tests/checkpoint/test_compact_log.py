@@ -199,3 +199,19 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "10").unlink()
     with pytest.raises(DamagedCheckpointError, match="/10: is missing"):
         all_lines(new_log(tmp_path))
+
+
+def test_a_file_dated_in_the_future_does_not_stop_the_cleaning(tmp_path: Path) -> None:
+    clock = ManualClock(1 << 41)
+    settings = {"compact_interval": 2, "min_batches_to_retain": 1, "cleanup_delay_ms": 1000}
+    log = new_log(tmp_path, clock, **settings)
+    for batch_id in range(10):
+        log.add(batch_id, [str(batch_id)])
+        os.utime(tmp_path / log._files[batch_id], (clock.wall_ms() / 1000,) * 2)
+    os.utime(tmp_path / "0", (clock.wall_ms(),) * 2)  # in seconds: a thousand times as late
+    again = new_log(tmp_path, clock, **settings)
+    again.delete_expired()
+    clock.advance(1001)
+    again.delete_expired()
+    assert sorted(os.listdir(tmp_path)) == ["7.compact", "8", "9.compact"]
+    assert all_lines(new_log(tmp_path, clock, **settings)) == [str(n) for n in range(10)]

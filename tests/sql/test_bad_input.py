@@ -693,3 +693,23 @@ def test_a_session_that_is_stopped_ends_its_queries_first(tmp_path: Path) -> Non
     assert "ended: False None False None" in done.stdout
     assert "Traceback" not in done.stderr
     assert "\tat " not in done.stderr
+
+
+def test_a_deeper_partition_column_that_appears_later_is_refused(place: Place) -> None:
+    """Its values would be null. Spark refuses it, too."""
+    (place.input / "k=1" / "j=2").mkdir(parents=True)
+    (place.input / "k=1" / "a.json").write_text('{"v": 1}\n')
+    rows: list[Any] = []
+    df = place.spark.readStream.schema("v int, k int, j int").json(str(place.input))
+    query = place.writer(df).trigger(processingTime="0 seconds")
+    running = query.foreachBatch(lambda out, _: rows.extend(out.collect())).start()
+    try:
+        running.processAllAvailable()
+        (place.input / "k=1" / "j=2" / "b.json").write_text('{"v": 2}\n')
+        with pytest.raises(
+            StreamingQueryException, match=r"partition columns k, j, and those .* k:"
+        ):
+            running.processAllAvailable()
+    finally:
+        running.stop()
+    assert [(row.v, row.k) for row in rows] == [(1, 1)]

@@ -284,7 +284,9 @@ class CompactLog:
         for batch_id in [n for n in self._files if n < needed_from]:
             name = self._files[batch_id]
             if batch_id not in self._written_ms:
-                self._written_ms[batch_id] = self._folder.modified_ms(name) or 0
+                # One that is dated in the future counts from now on, else it would stay for as long.
+                modified_ms = self._folder.modified_ms(name) or 0
+                self._written_ms[batch_id] = min(modified_ms, self._clock.wall_ms())
             if self._written_ms[batch_id] > written_until_ms:
                 return
             fault_point(f"{self._kind}.before-cleanup")

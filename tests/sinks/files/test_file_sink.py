@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -342,3 +343,42 @@ def test_what_is_read_is_what_was_written(
         query.write(batch_id, rows)
     read = spark.read.schema(query.schema).json(str(folder / "out"))
     assert sorted_rows(read) == sorted((row for rows in batches for row in rows), key=repr)
+
+
+def test_a_directory_deleted_under_the_query_is_noticed(query: FakeQuery, target: Path) -> None:
+    query.start(FileSink("parquet", str(target)))
+    query.write(0, [(1, "a")])
+    query.write(1, [(2, "b")])
+    shutil.rmtree(target)
+    with pytest.raises(
+        DamagedCheckpointError, match=r"_spark_metadata/1: is gone.*rows of earlier"
+    ):
+        query.write(2, [(3, "c")])
+    assert not (target / "_spark_metadata" / "2").exists()
+
+
+@pytest.mark.parametrize("hadoop", [False, True])
+def test_what_is_undone_takes_no_folder_of_somebody_else_with_it(
+    query: FakeQuery, target: Path, hadoop: bool
+) -> None:
+    place = target.as_uri() if hadoop else str(target)
+    query.start(FileSink("parquet", place, ["v"]))
+    (target / "v=theirs").mkdir()
+    query.stage(0, [(1, "theirs"), (2, "ours")])
+    sink = query.sink
+    assert isinstance(sink, FileSink)
+    assert sink._staged is not None
+    _, staged, places = sink._staged
+    staged.move(places)
+    assert {path.name for path in target.glob("v=*")} == {"v=theirs", "v=ours"}
+    query.start(FileSink("parquet", place, ["v"]))  # after a crash
+    assert [path.name for path in target.glob("v=*")] == ["v=theirs"]
+    assert list((target / "v=theirs").iterdir()) == []
+
+
+def test_rows_are_read_back_in_the_columns_of_the_query(query: FakeQuery, target: Path) -> None:
+    query.start(FileSink("parquet", str(target), ["k"]))
+    query.write(0, [(1, "a")])
+    table = query.sink.table()
+    assert table is not None
+    assert (table.columns, sorted_rows(table)) == (["k", "v"], [(1, "a")])

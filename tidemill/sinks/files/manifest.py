@@ -21,7 +21,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tidemill.checkpoint.compact_log import EMPTY, CompactLog, CompactLogSettings
+from tidemill.checkpoint.compact_log import COMPACT, EMPTY, CompactLog, CompactLogSettings
 from tidemill.common.clock import Clock, SystemClock
 from tidemill.common.config import Conf
 from tidemill.common.fault_points import fault_point
@@ -141,13 +141,29 @@ class FileManifest:
     def add(self, batch_id: int, files: Iterable[ManifestFile]) -> None:
         """Commit a batch: when this returns, all of its files are visible.
 
-        ``FileExistsError`` if somebody else has written this batch.
+        ``FileExistsError`` if somebody else has written this batch, ``DamagedCheckpointError`` if the batch
+        before it is gone: then somebody has deleted the directory, and readers would miss all earlier rows.
         """
+        self._require_latest()
         # Batches that went elsewhere: the query has a history without this directory.
         for missing in self._log.missing_before(batch_id):
             self._log.add(missing, [])
         self._log.add(batch_id, [file.to_line() for file in files], self._keeps)
         self._log.delete_expired()
+
+    def _require_latest(self) -> None:
+        latest = self.latest
+        if latest is None:
+            return
+        names = [f"{FOLDER}/{latest}", f"{FOLDER}/{latest}{COMPACT}"]
+        if all(self._directory.entry(name) is None for name in names):
+            raise DamagedCheckpointError(
+                f"{self._directory.uri}/{FOLDER}/{latest}",
+                "is gone, and was there while this query ran: somebody has deleted the directory or a part "
+                "of it, with the rows of earlier batches",
+                "Restore it from a backup, or start over with another directory and another checkpoint.",
+                self._directory.uri,
+            )
 
     def _keeps(self, line: str) -> bool:
         retention_ms = self._settings.retention_ms

@@ -12,9 +12,11 @@
 
 Every attempt has a folder of its own: tasks of a driver that has been replaced may still write into theirs.
 
-``journal``, whose last line says that it is whole::
+``journal``, whose last line says that it is whole. Folders, with a slash at the end, are those that were not
+there before and that the attempt will make; all others are somebody else's::
 
     v1
+    day=1/
     day=1/part-00000-6a1c.snappy.parquet
     end
 """
@@ -48,9 +50,21 @@ class StagedBatch:
         files = list(self._written(self.folder))
         self._target.sync(files)
         places = [path.removeprefix(f"{self.folder}/") for path in files]
-        text = "\n".join(["v1", *places, "end"])
+        text = "\n".join(["v1", *self._new_folders(places), *places, "end"])
         self._target.create(self._journal, text.encode())
         return places
+
+    def _new_folders(self, places: Sequence[str]) -> list[str]:
+        """Return the folders of these files that are not there yet, each after the one above it."""
+        folders: set[str] = set()
+        for place in places:
+            while place := place.rpartition("/")[0]:
+                folders.add(place)
+        new: list[str] = []
+        for folder in sorted(folders):
+            if f"{folder.rpartition('/')[0]}/" in new or self._target.entry(folder) is None:
+                new.append(f"{folder}/")
+        return new
 
     def _written(self, folder: str) -> Iterator[str]:
         """The data files. A folder is that of a partition, whatever its column is called."""
@@ -81,12 +95,11 @@ class StagedBatch:
         except (FileNotFoundError, NotADirectoryError):
             return  # nothing has been moved without a journal
         assert (version, end) == ("v1", "end"), f"{journal} is cut off"
-        for place in places:
-            self._target.delete(place)
-            folder = place.rpartition("/")[0]
-            while folder:  # that the attempt may have made
-                self._target.delete_folder(folder, only_if_empty=True)
-                folder = folder.rpartition("/")[0]
+        for place in reversed(places):  # files first, then their folders, the deepest first
+            if place.endswith("/"):
+                self._target.delete_folder(place.rstrip("/"), only_if_empty=True)
+            else:
+                self._target.delete(place)
         if places:
             fault_point("sink.undone")
 

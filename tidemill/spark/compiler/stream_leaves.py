@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidemill.common.temporary_folder import temporary_folder
-from tidemill.errors import InputUnavailableError, UnsupportedError
+from tidemill.errors import InputUnavailableError, SourceError, UnsupportedError
 from tidemill.spark.compiler.catalyst import Catalyst, Node
 from tidemill.spark.compiler.placeholder import SOURCE_OPTION
 from tidemill.spark.files.file_formats import FILE_STREAM_OPTIONS
-from tidemill.spark.files.hadoop_paths import readable_path
+from tidemill.spark.files.hadoop_paths import partition_columns, readable_path
 from tidemill.spark.session.settings import IGNORE_MISSING_FILES
 
 logger = logging.getLogger(__name__)
@@ -174,9 +174,32 @@ class FileRelations:
         options = dict(self._options)
         if self._path is not None and not any(sign in self._path for sign in "*?[{"):
             options["basePath"] = self._path
+            self._require_one_depth(files, self._path)
         relation = self._resolve(files, self._inferred, options)
         self._require_all(files, relation, may_be_gone)
         return relation
+
+    def _require_one_depth(self, files: Sequence[str], base: str) -> None:
+        """Refuse files in directories of other partition columns than the input had, as Spark does.
+
+        A column of theirs that the plan does not know would be null.
+        """
+        expected = [str(name).lower() for name in self._c.items(self._inferred)]
+        if not expected or self._option("recursiveFileLookup") == "true":
+            return
+        for folder in {file.rpartition("/")[0] for file in files}:
+            found = partition_columns(folder, base)
+            if found and [name.lower() for name in found] != expected:
+                raise SourceError(
+                    f"the files in {folder} have the partition columns {', '.join(found)}, and those that "
+                    f"were there before have {', '.join(expected)}: data files of one input have to be in "
+                    "directories of the same columns. Move them, or start a query over the new layout.",
+                    base,
+                )
+
+    def _option(self, wanted: str) -> str | None:
+        found = (v.lower() for k, v in self._options.items() if k.lower() == wanted.lower())
+        return next(found, None)
 
     def _require_all(self, files: Sequence[str], relation: Any, may_be_gone: bool | None) -> None:
         """Refuse a relation that lacks files: Spark leaves out, silently, what it cannot find."""
@@ -203,12 +226,9 @@ class FileRelations:
         )
 
     def _may_be_gone(self) -> bool:
-        asked = next(
-            (v for k, v in self._options.items() if k.lower() == "ignoremissingfiles"),
-            None,
-        )
         conf = self._jsession.sessionState().conf()
-        return (asked or str(conf.getConfString(IGNORE_MISSING_FILES, "false"))).lower() == "true"
+        of_session = str(conf.getConfString(IGNORE_MISSING_FILES, "false")).lower()
+        return (self._option("ignoreMissingFiles") or of_session) == "true"
 
     def relation(self, files: Sequence[str]) -> Any:
         """Return the relation of some files; raise if they are partitioned otherwise than planned."""

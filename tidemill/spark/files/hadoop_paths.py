@@ -63,6 +63,22 @@ def split_path(path: str) -> tuple[str, str, str]:
     return match[1] or "", match[2] or "", match[3]
 
 
+def partition_columns(folder: str, base: str) -> list[str]:
+    """Return the columns that the directories below ``base``, down to ``folder``, give to its files.
+
+    >>> partition_columns("file:///in/day=1/hour=2", "/in"), partition_columns("/in/day=1/x", "/in")
+    (['day', 'hour'], ['day'])
+    """
+    above = os.path.abspath(split_path(base)[2]).rstrip("/").count("/")
+    columns: list[str] = []
+    for part in reversed(split_path(folder)[2].split("/")[above + 1 :]):
+        if "=" in part:
+            columns.insert(0, unquote(part.partition("=")[0]))
+        elif columns:
+            break
+    return columns
+
+
 def escaped(path: str) -> str:
     """Return a pattern that matches this path and nothing else."""
     return _PATTERN_CHARACTERS.sub(r"\\\g<0>", path)
