@@ -106,6 +106,23 @@ def test_rows_are_those_of_collect(spark: SparkSession, tmp_path: Path) -> None:
     assert out.read_text() == repr(df.first())
 
 
+def test_text_that_is_not_utf8_comes_as_from_collect(spark: SparkSession, tmp_path: Path) -> None:
+    df = spark.sql(
+        "select string(b) s, array(string(b)) a, map(string(b), string(b)) m, named_struct('x', string(b)) n "
+        "from values (x'61FF62'), (x'EDA080'), (x'C3'), (binary('plain')) t(b)"
+    ).coalesce(1)
+    out = tmp_path / "rows"
+    query = FakeQuery(spark, tmp_path / "checkpoint", df.schema)
+
+    def note(row: Row) -> None:
+        with open(out, "a") as file:
+            file.write(f"{row!r}\n")
+
+    query.start(ForeachSink(note))
+    assert query.write(0, df) == 4
+    assert out.read_text().splitlines() == [repr(row) for row in df.collect()]
+
+
 class NotCallable:
     process = "no function"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from tidemill.tasks.worker import tune_worker
@@ -80,11 +80,20 @@ class ForeachRows:
         import pyarrow as pa
         from pyspark.sql.conversion import ArrowTableToRowsConversion
 
-        for batch in batches:
+        from tidemill.tasks.text_columns import with_valid_text
+
+        def rows_of(batch: pa.RecordBatch) -> Iterable[Any]:
             table = pa.Table.from_batches([batch])
-            yield from ArrowTableToRowsConversion.convert(
+            return ArrowTableToRowsConversion.convert(
                 table, self._schema, binary_as_bytes=self._binary_as_bytes
             )
+
+        for batch in batches:
+            try:
+                rows = rows_of(batch)
+            except UnicodeDecodeError:
+                rows = rows_of(with_valid_text(batch))
+            yield from rows
 
 
 class _CountedBatches:

@@ -30,8 +30,10 @@ def committed(checkpoint: Path) -> set[int]:
 class Swallowing:
     """A function that runs a slow job, and goes on as if nothing had been when the job is cancelled."""
 
-    def __init__(self, gate: Path) -> None:
+    def __init__(self, gate: Path, jobs: int = 1, group: str | None = None) -> None:
         self.gate = gate
+        self.jobs = jobs
+        self.group = group
         self.began = threading.Event()
         self.swallowed = threading.Event()
 
@@ -47,20 +49,25 @@ class Swallowing:
                 never.wait(0.05)
             return rows
 
+        if self.group is not None:
+            df.sparkSession.sparkContext.setJobGroup(self.group, "the user's", True)
         self.began.set()
-        try:
-            df.rdd.mapPartitions(wait).count()
-        except Exception:
-            self.swallowed.set()
+        for _ in range(self.jobs):
+            try:
+                df.rdd.mapPartitions(wait).count()
+            except Exception:
+                self.swallowed.set()
 
 
+@pytest.mark.parametrize(("jobs", "group"), [(1, None), (2, "of the user")])
 def test_a_stop_does_not_commit_the_batch_that_it_cancels(
-    spark: SparkSession, numbers: MemoryStream, tmp_path: Path
+    jobs: int, group: str | None, spark: SparkSession, numbers: MemoryStream, tmp_path: Path
 ) -> None:
-    """Even if the user's function hides that its write was cancelled."""
+    """Even if the user's function hides that its write was cancelled, goes on with another one, or has put
+    its jobs into a group of its own."""
     checkpoint = tmp_path / "checkpoint"
     numbers.add([(1,), (2,)])
-    swallowing = Swallowing(tmp_path / "gate")
+    swallowing = Swallowing(tmp_path / "gate", jobs, group)
     query = Batches(on_batch=swallowing).start(read(spark, numbers), checkpoint)
     assert swallowing.began.wait(60)
     query.stop()
@@ -72,6 +79,26 @@ def test_a_stop_does_not_commit_the_batch_that_it_cancels(
     with stopped_at_end(query):
         query.processAllAvailable()
     assert {n: sorted(row.n for row in rows) for n, rows in again.rows.items()} == {0: [1, 2]}
+
+
+def test_the_jobs_of_a_batch_are_in_the_group_of_the_query(
+    spark: SparkSession, numbers: MemoryStream, tmp_path: Path
+) -> None:
+    """Also after a batch whose function has set a group of its own."""
+    sc = spark.sparkContext
+    groups: list[str | None] = []
+
+    def note(df: DataFrame, batch_id: int) -> None:
+        groups.append(sc.getLocalProperty("spark.jobGroup.id"))
+        sc.setJobGroup("of the user", "the user's")
+        sc.clearJobTags()
+
+    query = Batches(on_batch=note).start(read(spark, numbers), tmp_path / "checkpoint")
+    with stopped_at_end(query):
+        for number in range(2):
+            numbers.add([(number,)])
+            query.processAllAvailable()
+    assert groups == [query.runId, query.runId]
 
 
 def test_a_stop_inside_the_function_commits_its_batch(

@@ -48,6 +48,22 @@ def describe_job(
         spark_context.setLocalProperty(OUTPUT_OP_ID, str(output_op_id))
 
 
+def describe_query_job(spark_context: SparkContext, run_id: str, description: str) -> None:
+    """Put the jobs that the current thread starts from now on into the group of a query.
+
+    They also carry the query's id as a tag: code of the user's may set another group on this thread.
+    """
+    spark_context.setJobGroup(run_id, description, interruptOnCancel=True)
+    spark_context.addJobTag(run_id)
+
+
+def cancel_tagged_jobs(spark_context: SparkContext, run_id: str) -> None:
+    """Cancel the running jobs of a query, whatever group they are in."""
+    if spark_context._jsc is not None:
+        with suppress(Py4JError):
+            spark_context._jsc.sc().cancelJobsWithTag(run_id)
+
+
 def cancel_jobs(spark_context: SparkContext, group: str) -> None:
     """Cancel the running jobs of a group, and those that a thread is just about to start.
 

@@ -17,6 +17,7 @@ from tidemill.progress.query_progress import ProgressReporter, StateOperatorRepo
 from tidemill.spark.compiler.batch_output import ComputedOutput
 from tidemill.spark.compiler.event_time import EventTimes
 from tidemill.spark.session.failures import user_traceback, where_it_failed
+from tidemill.spark.session.job_properties import describe_query_job
 from tidemill.sql.execution.operator_states import OperatorStates
 from tidemill.sql.execution.query_plans import QueryPlans
 from tidemill.sql.execution.query_sources import QuerySources
@@ -153,9 +154,8 @@ class QueryPipeline(Pipeline):
             )
         sc = self._run.session.sparkContext
         context.publish(sc, self._run.run_id)
-        sc.setLocalProperty(
-            "spark.job.description", f"{self._run.description}\nbatch = {batch.batch_id}"
-        )
+        description = f"{self._run.description}\nbatch = {batch.batch_id}"
+        describe_query_job(sc, self._run.run_id, description)
         return ComputedOutput(
             self._run.session,
             executable,

@@ -16,12 +16,19 @@ from pyspark.sql.streaming.listener import StreamingQueryProgress
 
 from tidemill.common.clock import Clock
 from tidemill.errors import IllegalStateError, StopTimeoutError
-from tidemill.spark.session.job_properties import cancel_jobs
+from tidemill.spark.session.job_properties import (
+    cancel_jobs,
+    cancel_tagged_jobs,
+    describe_query_job,
+)
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
 logger = logging.getLogger(__name__)
+
+CANCEL_EVERY_S = 0.5
+"""How often a stop looks for jobs that the user's code has started after those that were cancelled."""
 
 
 class QueryState(Enum):
@@ -133,7 +140,7 @@ class StreamExecution(ABC):
     def _run(self) -> None:
         try:
             try:
-                self._sc.setJobGroup(self._run_id, self._describe(), interruptOnCancel=True)
+                describe_query_job(self._sc, self._run_id, self._describe())
                 self._open()
                 with self._changed:
                     if self._state is QueryState.INITIALIZING:
@@ -187,12 +194,29 @@ class StreamExecution(ABC):
         is_own_thread = self._is_own_thread()
         if not self._ask_to_stop(graceful, may_cancel=not is_own_thread) or is_own_thread:
             return  # from inside foreachBatch: the query ends after this batch
-        if not self._ended.wait(timeout_s):
+        if not self._wait_for_end(timeout_s):
             raise StopTimeoutError(
                 f"the query {self._name or self._id} has not stopped within {timeout_s} s: its batch still "
                 "runs. Call stop() again without graceful to abandon the batch; it will run again when "
                 "the query is started from its checkpoint."
             )
+
+    def _wait_for_end(self, timeout_s: float | None) -> bool:
+        """Wait until the query has ended; return False if that takes longer than ``timeout_s``.
+
+        An abandoned batch may go on in the user's code, with jobs of another group: cancel each of them.
+        """
+        left_s = timeout_s
+        while True:
+            wait_s = CANCEL_EVERY_S if left_s is None else min(left_s, CANCEL_EVERY_S)
+            if self._ended.wait(wait_s):
+                return True
+            if left_s is not None:
+                left_s -= wait_s
+                if left_s <= 0:
+                    return False
+            if self._is_abandoned:
+                cancel_tagged_jobs(self._sc, self._run_id)
 
     def _ask_to_stop(self, graceful: bool, may_cancel: bool = True) -> bool:
         """Ask the query to stop, and return at once. Return False if it has ended already."""
@@ -210,6 +234,7 @@ class StreamExecution(ABC):
             self._is_abandoned = True
             self._abandon()  # first: whatever the user's code makes of a cancelled job, it is not committed
             cancel_jobs(self._sc, self._run_id)
+            cancel_tagged_jobs(self._sc, self._run_id)
         return True
 
     def await_termination(self, timeout_s: float | None) -> bool:
