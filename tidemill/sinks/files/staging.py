@@ -12,9 +12,11 @@
 
 Every attempt has a folder of its own: tasks of a driver that has been replaced may still write into theirs.
 
-``journal``, whose last line says that it is whole::
+``journal``, whose last line says that it is whole. Before the files it has the folders that were not there
+yet, with a slash: only those are removed with the files, if nothing else is in them::
 
     v1
+    day=1/
     day=1/part-00000-6a1c.snappy.parquet
     end
 """
@@ -25,7 +27,9 @@ import re
 import uuid
 from collections.abc import Iterator, Sequence
 
+from tidemill.checkpoint.checksums import ChecksumError
 from tidemill.common.fault_points import fault_point
+from tidemill.errors import DamagedCheckpointError
 from tidemill.sinks.files.target_directory import TargetDirectory
 
 STAGING = "_tidemill_staging"
@@ -48,9 +52,19 @@ class StagedBatch:
         files = list(self._written(self.folder))
         self._target.sync(files)
         places = [path.removeprefix(f"{self.folder}/") for path in files]
-        text = "\n".join(["v1", *places, "end"])
+        text = "\n".join(["v1", *self._new_folders(places), *places, "end"])
         self._target.create(self._journal, text.encode())
         return places
+
+    def _new_folders(self, places: Sequence[str]) -> list[str]:
+        """Return the folders of these places that the target does not have, each with a slash, by depth."""
+        above = {place.rpartition("/")[0] for place in places}
+        folders = {
+            "/".join(parts[:depth])
+            for parts in (folder.split("/") for folder in above if folder)
+            for depth in range(1, len(parts) + 1)
+        }
+        return [f"{folder}/" for folder in sorted(folders) if self._target.entry(folder) is None]
 
     def _written(self, folder: str) -> Iterator[str]:
         """The data files. A folder is that of a partition, whatever its column is called."""
@@ -80,13 +94,21 @@ class StagedBatch:
             version, *places, end = self._target.read(journal).decode().split("\n")
         except (FileNotFoundError, NotADirectoryError):
             return  # nothing has been moved without a journal
+        except ChecksumError as error:
+            raise DamagedCheckpointError(
+                f"{self._target.uri}/{journal}",
+                f"cannot be read ({error})",
+                "It names the files of a batch that was interrupted, which have to go. Restore it from a "
+                "backup. Without one, delete the files in the directory that no file of _spark_metadata "
+                "names, and then the journal.",
+                self._target.uri,
+            ) from None
         assert (version, end) == ("v1", "end"), f"{journal} is cut off"
-        for place in places:
-            self._target.delete(place)
-            folder = place.rpartition("/")[0]
-            while folder:  # that the attempt may have made
-                self._target.delete_folder(folder, only_if_empty=True)
-                folder = folder.rpartition("/")[0]
+        for place in reversed(places):
+            if place.endswith("/"):
+                self._target.delete_folder(place.removesuffix("/"), only_if_empty=True)
+            else:
+                self._target.delete(place)
         if places:
             fault_point("sink.undone")
 
