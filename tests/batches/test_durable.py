@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,9 +17,10 @@ from tidemill.batches import durable as module
 from tidemill.batches.durable import DurableBatches, holds_program
 from tidemill.checkpoint.arrow_storage import ArrowStorage
 from tidemill.checkpoint.batch_log import BatchLog, CommitRecord, LoggedBatches, OffsetRecord
+from tidemill.checkpoint.leftovers import clear_leftovers
 from tidemill.checkpoint.local_storage import LocalStorage
 from tidemill.checkpoint.ownership import Ownership, Process, read_owner
-from tidemill.errors import CheckpointInUseError, DamagedCheckpointError
+from tidemill.errors import CheckpointError, CheckpointInUseError, DamagedCheckpointError
 from tidemill.testing import ManualClock
 
 
@@ -174,9 +176,65 @@ def test_leftovers_go_and_nothing_else(written: Path) -> None:
     before = files_in(written)
     for path in ("sources/orders/initial", "state/totals/0/-1.a.snapshot"):
         durable.storage.write(path, b"x")
-    durable.clear_leftovers()
+    clear_leftovers(durable.storage)
     assert files_in(written) == before
     durable.close()
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "state/photos/1.jpg",
+        "sources/app/main.py",
+        "received/letter",
+        "state/totals/0/notes",
+        "state/x/y/z",
+    ],
+)
+def test_nothing_of_somebody_else_is_deleted(written: Path, path: str) -> None:
+    durable = open_in(written)
+    durable.storage.write("sources/orders/initial", b"x")
+    (written / path).parent.mkdir(parents=True, exist_ok=True)
+    (written / path).write_text("precious")
+    before = files_in(written)
+    with pytest.raises(CheckpointError, match=f"such as {path.partition('/z')[0]}") as caught:
+        clear_leftovers(durable.storage)
+    assert "Nothing has been changed" in str(caught.value)
+    assert files_in(written) == before
+    durable.close()
+
+
+def test_unfinished_files_of_killed_writers_go_and_nothing_else(written: Path) -> None:
+    killed = [
+        ".owner.0123abcd.tmp",
+        "offsets/.2.0123abcd.tmp",
+        "offsets/.77.crc",
+        "state/totals/0/.3.5f0c.changes.0123abcd.tmp",
+    ]
+    others = [".hidden.tmp", "offsets/.note.tmp", "mine/.7.0123abcd.tmp", "state/totals/0/.swp"]
+    for path in [*killed, *others]:
+        (written / path).parent.mkdir(parents=True, exist_ok=True)
+        (written / path).write_text("half")
+    open_in(written).close()
+    assert [path for path in killed if (written / path).exists()] == []
+    assert [path for path in others if not (written / path).exists()] == []
+
+
+def test_a_digit_that_has_changed_in_any_log_is_found_before_the_directory_is_taken(
+    written: Path,
+) -> None:
+    for name in ("offsets/0", "commits/0", "metadata"):
+        file = written / name
+        sound = file.read_bytes()
+        changed = re.sub(rb"[0-9](?=[^0-9]*$)", lambda digit: b"%d" % (9 - int(digit[0])), sound)
+        assert changed != sound
+        file.write_bytes(changed)
+        before = files_in(written)
+        with pytest.raises(DamagedCheckpointError, match=f"{name}: .*its checksum is wrong"):
+            open_in(written)
+        assert files_in(written) == before
+        file.write_bytes(sound)
+    open_in(written).close()
 
 
 # -- purging ---------------------------------------------------------------------------------------
@@ -304,6 +362,7 @@ def test_what_an_interrupted_purge_has_left_is_purged_later(
     (tmp_path / "commits" / "0").unlink()
     durable = open_in(tmp_path)
     durable.purge(3)
-    assert {path.name for path in (tmp_path / "offsets").iterdir()} == {"3", "4", "5"}
-    assert {path.name for path in (tmp_path / "commits").iterdir()} == {"3", "4", "5"}
+    left = {"3", "4", "5", ".3.crc", ".4.crc", ".5.crc"}
+    assert {path.name for path in (tmp_path / "offsets").iterdir()} == left
+    assert {path.name for path in (tmp_path / "commits").iterdir()} == left
     durable.close()

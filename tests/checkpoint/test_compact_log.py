@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tests.checkpoint.drawings import drawings
+from tests.checkpoint.drawings import drawings, files_in, write_unchecked
 from tidemill.checkpoint import compact_log
 from tidemill.checkpoint.compact_log import (
     EMPTY,
@@ -120,7 +120,7 @@ def test_adds_restarts_and_deletion_equal_a_list(
         for batch_id, lines in enumerate(model):
             assert set(lines) <= set(log.file_of(batch_id)[1])
         if not deletion:
-            assert len(os.listdir(folder)) == len(model)
+            assert len(files_in(folder)) == len(model)
 
 
 @given(
@@ -193,7 +193,7 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     log = new_log(tmp_path)
     for batch_id in range(12):
         log.add(batch_id, [str(batch_id)])
-    (tmp_path / "11").write_bytes(b"v2\n")
+    write_unchecked(tmp_path / "11", b"v2\n")
     with pytest.raises(DamagedCheckpointError, match=r"/11: cannot be read .* Restore it"):
         all_lines(log)
     (tmp_path / "10").unlink()

@@ -22,6 +22,7 @@ import pytest
 from pyarrow._fs import _MockFileSystem
 
 from tests.checkpoint.drawings import drawings, files_in, flips
+from tests.checkpoint.file_systems import NoReplacing, in_memory
 from tidemill.checkpoint import ownership as module
 from tidemill.checkpoint.arrow_storage import ArrowStorage
 from tidemill.checkpoint.local_storage import LocalStorage
@@ -256,11 +257,14 @@ def test_of_many_at_once_one_wins(storage: LocalStorage) -> None:
 
 def test_without_a_lock_the_later_of_two_is_the_owner() -> None:
     class Raced(ArrowStorage):
-        def write(self, path: str, data: bytes) -> None:
-            super().write(path, data)
+        @contextmanager
+        def open_write(self, path: str, sums: bytes | None = None) -> Iterator[BinaryIO]:
+            with super().open_write(path, sums) as file:
+                yield file
             if path == OWNER:
-                record = OwnerRecord.parse(data, path)
-                super().write(path, replace(record, token="later", host="mill-3").to_bytes())
+                record = OwnerRecord.parse(self.read(path), path)
+                with super().open_write(path) as file:
+                    file.write(replace(record, token="later", host="mill-3").to_bytes())
 
     storage = Raced(_MockFileSystem(), "ck")
     with pytest.raises(OwnershipLostError, match=r"taken over by process .* on mill-3"):
@@ -463,8 +467,8 @@ class Watched(LocalStorage):
         self.failures: list[OSError] = []
 
     @contextmanager
-    def open_write(self, path: str) -> Iterator[BinaryIO]:
-        with super().open_write(path) as file:
+    def open_write(self, path: str, sums: bytes | None = None) -> Iterator[BinaryIO]:
+        with super().open_write(path, sums) as file:
             if self.failures:
                 raise self.failures.pop()
             yield file
@@ -509,6 +513,57 @@ def test_a_loss_is_reported_once_and_ends_the_renewing(watched: Watched) -> None
     ownership.release()
     assert losses.empty()
     assert read_owner(watched) == taken
+
+
+def test_where_no_rename_replaces_a_file_there_is_an_owner_all_the_time() -> None:
+    """As in HDFS. Between any two renames the owner writes, and nobody takes the directory over."""
+    below = NoReplacing(_MockFileSystem())
+    storage = ArrowStorage(below, "ck")
+    ownership = Ownership.acquire(storage, NOW_MS, ELSEWHERE)
+    owned, looks = ownership.owned_storage(), []
+
+    def look(source: str) -> bool:
+        below.refused = lambda source: False
+        looks.append(source)
+        assert read_owner(storage) == ownership.record
+        assert OWNER in storage.list("")
+        assert storage.exists(OWNER)
+        owned.write(f"state/totals/0/{len(looks)}.changes", b"x")
+        with pytest.raises(CheckpointInUseError):
+            Ownership.acquire(storage, NOW_MS)
+        below.refused = look
+        return False
+
+    for _ in range(3):
+        below.refused = look
+        module._write_owner(owned, ownership.record)
+        below.refused = lambda source: False
+    assert len(looks) == 9, "onto the old one, the old one aside, into its place"
+    assert [name for name in in_memory(below)() if name.endswith((".old", ".tmp"))] == []
+
+
+def test_a_driver_that_dies_between_two_renames_leaves_its_record(tmp_path: Path) -> None:
+    for last_move in (0, 1, 2):
+        below = NoReplacing(_MockFileSystem())
+        storage = ArrowStorage(below, "ck")
+        ownership = Ownership.acquire(storage, NOW_MS, ELSEWHERE)
+        moves = iter(range(10))
+
+        def die(source: str, last: int = last_move, moves: Iterator[int] = moves) -> bool:
+            if next(moves) >= last:
+                raise KeyboardInterrupt
+            return False
+
+        below.refused = die
+        with pytest.raises(KeyboardInterrupt):
+            module._write_owner(ownership.owned_storage(), ownership.record)
+        below.refused = lambda source: False
+        assert read_owner(storage) == ownership.record
+        ownership.release()
+        new = Ownership.acquire(storage, NOW_MS)
+        assert read_owner(storage) == new.record
+        new.owned_storage().delete(OWNER)
+        assert read_owner(storage) is None
 
 
 def test_a_renewal_that_fails_is_tried_again(
@@ -557,6 +612,39 @@ def test_a_release_of_what_is_lost_touches_nothing(
         old.release()
     assert tree(storage) == before
     assert "could not release the ownership of" in caplog.text
+
+
+def test_a_release_that_does_not_fit_on_the_disk_is_remembered_in_the_process(
+    watched: Watched, caplog: pytest.LogCaptureFixture
+) -> None:
+    ownership = acquire(watched)
+    watched.failures = [OSError(28, "No space left on device")]
+    with caplog.at_level(logging.WARNING):
+        ownership.release()
+    assert "could not release the ownership" in caplog.text
+    record = read_owner(watched)
+    assert record is not None
+    assert not record.released
+    again = acquire(watched)
+    assert again.record.epoch == 2
+    with pytest.raises(CheckpointInUseError):
+        acquire(watched)
+    again.release()
+
+
+def test_a_claim_whose_end_failed_does_not_keep_its_own_process_out(
+    storage: LocalStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(path: str) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr("tidemill.checkpoint.local_storage.sync", fail)
+    os.makedirs(storage.uri)
+    with pytest.raises(OSError, match="Input/output"):
+        acquire(storage)
+    monkeypatch.undo()
+    assert read_owner(storage) is not None
+    acquire(storage).release()
 
 
 def test_a_release_after_the_directory_was_deleted_is_no_error(storage: LocalStorage) -> None:

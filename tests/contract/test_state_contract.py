@@ -279,10 +279,10 @@ def test_snapshots_replace_what_lies_before_them(state: OperatorState, executor:
         versions.append(run(state, base, n, (b"k", b"%d" % n, n), (b"%d" % n, b"", n)).version)
     expected = read(state, versions[5])
     kept = read(state, versions[4])
-    assert state.files(0).delete_before(5) == 0
+    assert state.files(0).delete_before(versions[5]) == 0
     assert write_snapshot(state, 0, versions[3]) > 0
-    assert state.files(0).delete_before(2) == 0
-    assert state.files(0).delete_before(4) == 4
+    assert state.files(0).delete_before(versions[2]) == 0
+    assert state.files(0).delete_before(versions[4]) == 4
     assert files(state) == {
         f"{versions[3]}.snapshot",
         f"{versions[4]}.changes",
@@ -294,6 +294,27 @@ def test_snapshots_replace_what_lies_before_them(state: OperatorState, executor:
     assert read(state, versions[5]) == expected
     with pytest.raises(DamagedCheckpointError):
         read(state, versions[2])
+
+
+def test_a_snapshot_of_deleted_batches_makes_nothing_superfluous(
+    state: OperatorState, executor: Path
+) -> None:
+    """Somebody has deleted batches 3 to 5 from the log, as errors advise, and they run again."""
+    versions: list[str] = []
+    for n in range(6):
+        base = versions[-1] if versions else None
+        versions.append(run(state, base, n, (b"k", b"%d" % n, n), (b"%d" % n, b"", n)).version)
+    write_snapshot(state, 0, versions[1])
+    write_snapshot(state, 0, versions[5])
+    live = versions[2]
+    for n in range(3, 8):
+        live = run(state, live, n, (b"again", b"%d" % n, n)).version
+    expected = read(state, live)
+    state.files(0).delete_before(live)
+    local_store._recent.clear()
+    shutil.rmtree(executor)
+    assert read(state, live) == expected
+    assert f"{versions[1]}.changes" not in files(state), "the snapshot of batch 1 is on the way"
 
 
 @pytest.mark.parametrize("damage", ["missing", "cut", "flipped"])

@@ -14,7 +14,7 @@ def test_the_undisturbed_run_is_what_it_is_meant_to_be(undisturbed: Program) -> 
     assert any(b'"idle"' in data for data in outputs.values())
     files = [path.name for path in undisturbed.checkpoint.rglob("*.snapshot")]
     assert files, "no snapshot was taken"
-    assert len(list((undisturbed.checkpoint / "offsets").iterdir())) < BATCHES
+    assert len(list((undisturbed.checkpoint / "offsets").glob("[0-9]*"))) < BATCHES
 
 
 # One point after the other, each in a batch of its own, in one program that runs to its end.

@@ -162,7 +162,7 @@ def test_files_that_a_snapshot_replaces_may_go_while_they_are_looked_for(
             cleaned.append(0)
             other = OperatorState(state.storage, "elsewhere", state.operator, state.timed)
             write_snapshot(other, 0, versions[4])
-            cleaned[0] = state.files(0).delete_before(5)
+            cleaned[0] = state.files(0).delete_before(versions[5])
 
     chain, opened = PartitionFiles.chain, PartitionFiles.opened
 
@@ -198,7 +198,7 @@ def test_a_file_that_goes_while_the_way_is_looked_up_is_looked_for_anew(
         if len(storage.calls) == 1:
             write_snapshot(state, 0, versions[2])
             monkeypatch.undo()
-            state.files(0).delete_before(3)
+            state.files(0).delete_before(versions[3])
         return names
 
     new_executor(state)

@@ -265,7 +265,7 @@ class Versions(RuleBasedStateMachine):
         del self.history[:oldest]
         first = self.history[0]
         before = files(self.state)
-        deleted = self.partition.delete_before(-1 if first is None else batch_of(first))
+        deleted = self.partition.delete_before(first)
         assert len(before) - len(files(self.state)) == deleted
 
     @rule(data=st.data(), kind=st.sampled_from(["missing", "flipped", "cut", "empty"]))

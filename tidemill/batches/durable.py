@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable
 
 from tidemill.checkpoint.batch_log import BatchLog, CommitRecord, LoggedBatches, OffsetRecord
+from tidemill.checkpoint.leftovers import WRITTEN_FOLDERS
 from tidemill.checkpoint.ownership import Ownership
 from tidemill.checkpoint.program_file import PROGRAM
 from tidemill.checkpoint.storage import Storage, open_storage
@@ -35,6 +36,7 @@ class DurableBatches:
         1. Read all of the log: damage is found before anything is touched.
         2. Become the owner.
         3. Read the log again: until now, another owner may have gone on writing.
+        4. Delete what killed writers have left unfinished: nobody writes here yet.
         """
         storage = open_storage(directory)
         log = BatchLog(storage)
@@ -43,6 +45,7 @@ class DurableBatches:
         ownership = Ownership.acquire(storage, clock.now_ms())  # 2
         try:
             durable = cls(ownership, log.load())  # 3
+            durable.storage.sweep(WRITTEN_FOLDERS)  # 4
             durable.log.stream_id(stream_id)
             return durable
         except BaseException:
@@ -73,11 +76,6 @@ class DurableBatches:
             self.log.purge(self._in_log[0])
             self._in_log.popleft()
         return max(0, before)
-
-    def clear_leftovers(self) -> None:
-        """Delete what a stream left that died before its program was written: nobody goes on with it."""
-        for folder in ("sources", "state", "received"):
-            self.storage.delete_folder(folder)
 
     def close(self) -> None:
         self._ownership.release()

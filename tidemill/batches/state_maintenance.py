@@ -88,7 +88,9 @@ class StateMaintenance:
         for partition, size in taken.collect():
             self._operators.snapshot_taken(operator, partition, size)
             fault_point("state.before-cleanup")
-            state.files(partition).delete_before(self._operators.oldest_kept)
+            state.files(partition).delete_before(
+                self._operators.oldest_version(operator, partition)
+            )
 
 
 def _take_snapshots(

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, BinaryIO, cast
 
 from pyarrow import fs
 
-from tidemill.checkpoint.storage import Storage
+from tidemill.checkpoint.storage import Storage, is_unfinished
 
 # In these stores an object appears only when its upload is complete, and renaming would copy it.
 APPEARS_WHOLE = {"s3", "gcs", "abfs"}
+
+_ASIDE_NAME = re.compile(r"\.(.+)\.old")
+
+
+def _aside(target: str) -> str:
+    """Return the name that a file has while it is replaced."""
+    folder, _, name = target.rpartition("/")
+    return f"{folder}/.{name}.old"
 
 
 class ArrowStorage(Storage):
@@ -23,6 +32,16 @@ class ArrowStorage(Storage):
     These have no lock that works between processes, so only the owner's record keeps two drivers apart:
     a driver that loses its ownership between checking the record and the end of a write can still finish
     that one write.
+
+    HDFS does not rename onto an existing file. There, a file is replaced in these steps, and is never away:
+
+    1. write the new file under a hidden name: readers see the old file;
+    2. delete what an interrupted replacement has left (``.owner.old``), if the file itself is there;
+    3. rename the old file to ``.owner.old``: whoever finds no ``owner`` takes that one, so readers still see
+       the old file, and so they do after a crash;
+    4. rename the new file into place: readers see the new file;
+    5. delete ``.owner.old``. Should a crash prevent that, 2 or :meth:`delete` does it: nobody reads it as
+       long as there is an ``owner``.
     """
 
     def __init__(self, filesystem: fs.FileSystem, root: str, uri: str | None = None) -> None:
@@ -49,10 +68,21 @@ class ArrowStorage(Storage):
         return f"{self._root}/{path}" if path else self._root
 
     def open_read(self, path: str) -> BinaryIO:
-        return cast(BinaryIO, self._fs.open_input_file(self._path(path)))
+        target = self._path(path)
+        try:
+            return self._open(target)
+        except FileNotFoundError:
+            if self._appears_whole:
+                raise
+        with suppress(FileNotFoundError):
+            return self._open(_aside(target))
+        return self._open(target)  # the new file may have come since the first look
+
+    def _open(self, target: str) -> BinaryIO:
+        return cast(BinaryIO, self._fs.open_input_file(target))
 
     @contextmanager
-    def open_write(self, path: str) -> Iterator[BinaryIO]:
+    def open_write(self, path: str, sums: bytes | None = None) -> Iterator[BinaryIO]:
         target = self._path(path)
         folder, _, name = target.rpartition("/")
         if folder:
@@ -79,35 +109,63 @@ class ArrowStorage(Storage):
         try:
             self._fs.move(staged, target)
         except OSError:
-            # HDFS does not rename onto an existing file. Keep the old one until the new one is there.
             if self._fs.get_file_info(target).type is not fs.FileType.File:
                 raise
-            aside = f"{staged}.old"
-            self._fs.move(target, aside)
+            aside = _aside(target)
+            self._delete(aside)  # 2
+            self._fs.move(target, aside)  # 3
             try:
-                self._fs.move(staged, target)
+                self._fs.move(staged, target)  # 4
             except BaseException:
-                self._fs.move(aside, target)
+                # If somebody else has written the file meanwhile, that one counts.
+                with suppress(OSError):
+                    self._fs.move(aside, target)
                 raise
-            self._fs.delete_file(aside)
+            self._delete(aside)  # 5
 
     def list(self, folder: str) -> list[str]:
         found = self._fs.get_file_info(fs.FileSelector(self._path(folder), allow_not_found=True))
-        return [info.base_name for info in found if not info.base_name.startswith(".")]
+        names = [info.base_name for info in found]
+        aside = {match[1] for name in names if (match := _ASIDE_NAME.fullmatch(name))}
+        return [
+            *(name for name in names if not name.startswith(".")),
+            *aside.difference(names),
+        ]
 
     def delete(self, path: str) -> None:
+        target = self._path(path)
+        if not self._appears_whole:
+            self._delete(_aside(target))
+        self._delete(target)
+
+    def _delete(self, target: str) -> None:
         with suppress(FileNotFoundError):
-            self._fs.delete_file(self._path(path))
+            self._fs.delete_file(target)
+
+    def sweep(self, folders: Sequence[str]) -> None:
+        if self._appears_whole:
+            return  # nothing is written under another name
+        for folder in ("", *folders):
+            path, below = self._path(folder), folder != ""
+            for info in self._fs.get_file_info(
+                fs.FileSelector(path, allow_not_found=True, recursive=below)
+            ):
+                if is_unfinished(info.base_name) and info.type is fs.FileType.File:
+                    self._delete(info.path)
 
     def delete_folder(self, folder: str) -> None:
         with suppress(FileNotFoundError):
             self._fs.delete_dir(self._path(folder))
 
     def modified_ms(self, path: str) -> int | None:
-        info = self._fs.get_file_info(self._path(path))
-        if info.type is fs.FileType.NotFound:
-            return None
-        return int((info.mtime_ns or 0) // 1_000_000)
+        target = self._path(path)
+        for each in (target, _aside(target), target):
+            info = self._fs.get_file_info(each)
+            if info.type is not fs.FileType.NotFound:
+                return int((info.mtime_ns or 0) // 1_000_000)
+            if self._appears_whole:
+                break
+        return None
 
     @contextmanager
     def lock(self, name: str, patience_s: float | None = None) -> Iterator[None]:

@@ -10,7 +10,8 @@ checkpoints, a version line and then JSON. ``offsets/7``::
     {"topic-0":1350}
 
 with one line for each source, in the order of the names, and ``-`` for a source that has no offset yet.
-Unlike Spark's, the last line ends with a newline too, so that a reader recognises a file that was cut off.
+Unlike Spark's, the last line ends with a newline too, so that a reader recognises a file that was cut off
+where there is no checksum (:mod:`tidemill.checkpoint.checksums`).
 ``conf`` says how the batch runs: ``tidemill.tasks`` tasks read its input, and a query also has Spark's own
 ``spark.sql.shuffle.partitions``, the number of partitions of its state. A query with random functions has
 the number that their seeds come from: ``"tidemill.seed":"4611686018427387904"``. With backpressure, it also
@@ -41,6 +42,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from tidemill.checkpoint.checksums import ChecksumError
 from tidemill.checkpoint.storage import Storage
 from tidemill.common.fault_points import fault_point
 from tidemill.errors import DamagedCheckpointError, SourceError
@@ -244,15 +246,15 @@ class BatchLog:
     def read_stream_id(self) -> str | None:
         try:
             text = self._storage.read("metadata").decode(errors="replace")
+            return str(_object(text)["id"])
         except FileNotFoundError:
             return None
-        try:
-            return str(_object(text)["id"])
-        except (ValueError, KeyError):
+        except (ValueError, KeyError) as error:
+            reason = f" ({error})" if isinstance(error, ChecksumError) else ""
             raise DamagedCheckpointError(
                 self._storage.full_name("metadata"),
-                "does not hold the id of a stream",
-                'Restore it from a backup, or write {"id":"<any UUID>"} into it.',
+                f"does not hold the id of a stream{reason}",
+                'Restore it from a backup, or write {"id":"<any UUID>"} into it and delete .metadata.crc.',
                 self._storage.uri,
             ) from None
 

@@ -16,8 +16,8 @@ and has one JSON object a line, here ``9.compact`` with the lines of batches 4 a
     {"path":"file:///in/a.csv","timestamp":1772366400000,"batchId":4}
     {"path":"file:///in/b.csv","timestamp":1772366401000,"batchId":9}
 
-There is no checksum, and the last line has no newline: Spark writes the log like that, and either engine can
-continue where the other stopped. On a local disk Spark leaves Hadoop's checksums (``.7.crc``) as well.
+The last line has no newline: Spark writes the log like that, and either engine can continue where the other
+stopped. On a local disk each file has a checksum beside it (:mod:`tidemill.checkpoint.checksums`).
 """
 
 from __future__ import annotations
@@ -188,7 +188,9 @@ class LogFolder(Protocol):
 
     def write(self, path: str, data: bytes) -> None: ...
 
-    def delete(self, path: str) -> None: ...
+    def delete(self, path: str) -> None:
+        """Remove a file and its checksum, if they are there."""
+        ...
 
     def modified_ms(self, path: str) -> int | None: ...
 
@@ -265,7 +267,6 @@ class CompactLog:
         name = f"{batch_id}{COMPACT if compact else ''}"
         if compact:
             lines = [line for _, old in self.files() for line in old if keeps(line)] + list(lines)
-        self._forget_checksum(name)
         self._folder.write(name, encode(lines))
         self._files[batch_id] = name
         self._written_ms[batch_id] = self._clock.wall_ms()
@@ -291,7 +292,6 @@ class CompactLog:
                 return
             fault_point(f"{self._kind}.before-cleanup")
             self._folder.delete(name)
-            self._forget_checksum(name)
             del self._files[batch_id], self._written_ms[batch_id]
 
     def damaged(self, name: str, finding: str) -> DamagedCheckpointError:
@@ -306,8 +306,3 @@ class CompactLog:
             raise self.damaged(name, "is missing") from None
         except ValueError as error:
             raise self.damaged(name, f"cannot be read ({error})") from None
-
-    def _forget_checksum(self, name: str) -> None:
-        # One that Hadoop made for another file of this name would make Spark refuse the new file.
-        if "://" not in self._folder.uri:
-            self._folder.delete(f".{name}.crc")

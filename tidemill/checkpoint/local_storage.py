@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import io
 import os
 import shutil
 import threading
@@ -11,9 +12,10 @@ import uuid
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
-from tidemill.checkpoint.storage import Appender, Storage
+from tidemill.checkpoint.checksums import forget_sidecar, read_checked, sidecar, write_sidecar
+from tidemill.checkpoint.storage import Appender, Storage, is_unfinished
 from tidemill.common.durable_folders import make_folder, sync
 from tidemill.common.fault_points import fault_point
 from tidemill.errors import IllegalStateError
@@ -32,8 +34,7 @@ class LocalStorage(Storage):
     3. rename it: from now on readers see it, whole;
     4. fsync the folder: from now on it survives the machine.
 
-    Hadoop keeps the checksum of a local file beside it (``.7.crc``). A checksum that Spark left for an older
-    file of the same name would make Hadoop refuse the new one, so writing or deleting a file deletes it.
+    Its checksum comes between 3 and 4: :mod:`tidemill.checkpoint.checksums` has the steps of both.
     """
 
     def __init__(self, directory: str) -> None:
@@ -49,24 +50,28 @@ class LocalStorage(Storage):
     def open_read(self, path: str) -> BinaryIO:
         return open(self._path(path), "rb")
 
+    def read(self, path: str) -> bytes:
+        return read_checked(self._path(path))
+
     @contextmanager
-    def open_write(self, path: str) -> Iterator[BinaryIO]:
+    def open_write(self, path: str, sums: bytes | None = None) -> Iterator[BinaryIO]:
         target = self._path(path)
         folder, name = os.path.split(target)
         make_folder(folder)
         temporary = os.path.join(folder, f".{name}.{uuid.uuid4().hex[:8]}.tmp")
         try:
-            with open(temporary, "xb") as file:
-                yield file
+            with _StagedFile(temporary) as file:
+                yield cast(BinaryIO, file)
                 fault_point("storage.write")
-                file.flush()
-                os.fsync(file.fileno())
-            _forget_checksum(target)
+                file.settle()
+            forget_sidecar(target)
             os.replace(temporary, target)
         except BaseException:
             with suppress(OSError):
                 os.unlink(temporary)
             raise
+        if sums is not None:
+            write_sidecar(target, sums)
         sync(folder)
 
     @property
@@ -90,8 +95,7 @@ class LocalStorage(Storage):
         return _LocalAppender(handle, target, len(head))
 
     def settle(self, file: BinaryIO) -> None:
-        file.flush()
-        os.fsync(file.fileno())
+        cast(_StagedFile, file).settle()
 
     def list(self, folder: str) -> list[str]:
         try:
@@ -103,11 +107,18 @@ class LocalStorage(Storage):
         target = self._path(path)
         with suppress(FileNotFoundError):
             os.unlink(target)
-        _forget_checksum(target)
+        with suppress(OSError):
+            os.unlink(sidecar(target))
 
     def delete_folder(self, folder: str) -> None:
         with suppress(FileNotFoundError):
             shutil.rmtree(self._path(folder))
+
+    def sweep(self, folders: Sequence[str]) -> None:
+        _sweep(self._root, os.listdir(self._root))
+        for folder in folders:
+            for path, _, names in os.walk(self._path(folder)):
+                _sweep(path, names)
 
     def modified_ms(self, path: str) -> int | None:
         try:
@@ -126,6 +137,31 @@ class LocalStorage(Storage):
             yield
         finally:
             os.close(handle)
+
+
+class _StagedFile(io.BufferedWriter):
+    """A file under its hidden name, which is synced once: a second sync would flush the whole disk again."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(io.FileIO(path, "xb"))
+        self._synced_bytes = -1
+
+    def settle(self) -> None:
+        """Make what has been written so far durable."""
+        self.flush()
+        if self.tell() != self._synced_bytes:
+            os.fsync(self.fileno())
+            self._synced_bytes = self.tell()
+
+
+def _sweep(folder: str, names: Sequence[str]) -> None:
+    """Delete the unfinished files in a folder, and the checksums of files that are gone."""
+    there = set(names)
+    for name in names:
+        is_sidecar = name.startswith(".") and name.endswith(".crc")
+        if is_unfinished(name) or (is_sidecar and name[1 : -len(".crc")] not in there):
+            with suppress(OSError):
+                os.unlink(os.path.join(folder, name))
 
 
 def _lock(handle: int, patience_s: float | None) -> None:
@@ -203,9 +239,3 @@ def _sync_data(handle: int) -> None:
         os.fdatasync(handle)
     else:  # not Linux
         os.fsync(handle)
-
-
-def _forget_checksum(path: str) -> None:
-    folder, name = os.path.split(path)
-    with suppress(OSError):
-        os.unlink(os.path.join(folder, f".{name}.crc"))

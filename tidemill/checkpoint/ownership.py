@@ -16,14 +16,17 @@ until it continues or dies; a driver that wants the directory is told so after a
 The owner writes through :class:`OwnedStorage`, which takes the same lock and checks the token before a file
 becomes visible or a log grows. So a driver that wakes up after a pause of a minute cannot write one more
 file or record, and neither can its tasks, which carry the token too.
+
+The record has no checksum beside it: it is replaced every few seconds, and a byte that has changed at worst
+makes the owner believe that it has lost the directory. An owner that cannot write its release, such as on a
+full disk, remembers it in its process, which may start the stream again. For all others the directory stays
+in use until the process has ended.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import os
-import socket
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -32,7 +35,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import BinaryIO, cast
 
 from tidemill.checkpoint.storage import Appender, Storage
-from tidemill.common.processes import started_at
+from tidemill.common.processes import Process, started_at
 from tidemill.common.times import iso_time
 from tidemill.errors import (
     CheckpointError,
@@ -49,38 +52,6 @@ LEASE_MS = 60_000
 RENEW_EVERY_S = 10.0
 # The lock's holder makes one file visible or removes a few: after a minute, it must be paused.
 LOCK_PATIENCE_S = 60.0
-
-
-@dataclass(frozen=True)
-class Process:
-    """The identity of a process, different from any other process that ever had the same pid.
-
-    ``started`` is the kernel's start time; ``machine`` is this boot of this machine and, because pids of a
-    container mean nothing outside of it, the container.
-    """
-
-    host: str
-    pid: int
-    machine: str
-    started: str
-
-    @classmethod
-    def this(cls) -> Process:
-        pid = os.getpid()
-        return cls(socket.gethostname(), pid, _machine(), started_at(pid) or "")
-
-    @property
-    def key(self) -> str:
-        return f"{self.machine}/{self.started}"
-
-
-def _machine() -> str:
-    try:
-        with open("/proc/sys/kernel/random/boot_id") as file:
-            boot = file.read().strip()
-        return f"{boot}/{os.stat('/proc/self/ns/pid').st_ino}"
-    except OSError:  # not Linux: the host's name is the best there is
-        return socket.gethostname()
 
 
 @dataclass(frozen=True)
@@ -119,10 +90,20 @@ class OwnerRecord:
 
 def read_owner(storage: Storage) -> OwnerRecord | None:
     try:
-        data = storage.read(OWNER)
+        with storage.open_read(OWNER) as file:
+            data = file.read()
     except FileNotFoundError:
         return None
     return OwnerRecord.parse(data, storage.full_name(OWNER), storage.uri)
+
+
+def _write_owner(storage: Storage, record: OwnerRecord) -> None:
+    with storage.open_write(OWNER) as file:
+        file.write(record.to_bytes())
+
+
+_unwritten_releases: set[str] = set()
+"""The tokens of owners in this process that have ended and could not write that down."""
 
 
 class Ownership:
@@ -154,7 +135,11 @@ class Ownership:
                 process=me.key,
                 since=iso_time(now_ms),
             )
-            storage.write(OWNER, record.to_bytes())
+            try:
+                _write_owner(storage, record)
+            except BaseException:
+                _unwritten_releases.add(record.token)  # it may be there all the same
+                raise
         # Without a lock, two drivers may have written at once: the later one is the owner.
         if read_owner(storage) != record:
             raise _ownership_lost(storage, record)
@@ -173,7 +158,7 @@ class Ownership:
             storage = self.owned_storage()
             while not self._stopped.wait(RENEW_EVERY_S):
                 try:
-                    storage.write(OWNER, self.record.to_bytes())
+                    _write_owner(storage, self.record)
                 except OwnershipLostError as error:
                     on_lost(error)
                     return
@@ -192,13 +177,14 @@ class Ownership:
         if self._thread is not None:
             self._thread.join()
         try:
-            self.owned_storage().write(OWNER, replace(self.record, released=True).to_bytes())
+            _write_owner(self.owned_storage(), replace(self.record, released=True))
         except CheckpointError as error:
+            _unwritten_releases.add(self.record.token)
             logger.warning("could not release the ownership of %s: %s", self._storage.uri, error)
 
 
 def _refuse_if_owned(storage: Storage, owner: OwnerRecord, me: Process) -> None:
-    if owner.released:
+    if owner.released or owner.token in _unwritten_releases:
         return
     machine, _, started = owner.process.rpartition("/")
     if machine == me.machine:
@@ -234,8 +220,9 @@ def _owner_is_paused(storage: Storage) -> CheckpointInUseError:
 
 def _age_ms(storage: Storage) -> int:
     """Return how long ago the record was renewed, measured with the storage's own clock."""
-    probe = f"probe-{uuid.uuid4().hex[:8]}"
-    storage.write(probe, b"")
+    probe = f".probe.{uuid.uuid4().hex[:8]}.tmp"
+    with storage.open_write(probe):
+        pass
     now_ms = storage.modified_ms(probe) or 0
     storage.delete(probe)
     return now_ms - (storage.modified_ms(OWNER) or 0)
@@ -265,8 +252,11 @@ class OwnedStorage(Storage):
     def open_read(self, path: str) -> BinaryIO:
         return self._storage.open_read(path)
 
+    def read(self, path: str) -> bytes:
+        return self._storage.read(path)
+
     @contextmanager
-    def open_write(self, path: str) -> Iterator[BinaryIO]:
+    def open_write(self, path: str, sums: bytes | None = None) -> Iterator[BinaryIO]:
         """Write a file in the storage's steps, but check the token before the file becomes visible:
 
         1. write the file under a hidden name (the caller's block), and settle it;
@@ -276,7 +266,7 @@ class OwnedStorage(Storage):
         caller_error: BaseException | None = None
         with ExitStack() as locked:
             try:
-                with self._storage.open_write(path) as file:
+                with self._storage.open_write(path, sums) as file:
                     try:
                         yield cast(BinaryIO, _GuardedFile(file, self, path))  # 1
                     except BaseException as error:
@@ -334,6 +324,11 @@ class OwnedStorage(Storage):
         with self._storage.lock(LOCK):
             self._require_ownership()
             self._storage.delete_folder(folder)
+
+    def sweep(self, folders: Sequence[str]) -> None:
+        with self._storage.lock(LOCK):
+            self._require_ownership()
+            self._storage.sweep(folders)
 
     def modified_ms(self, path: str) -> int | None:
         return self._storage.modified_ms(path)

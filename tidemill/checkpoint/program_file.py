@@ -67,7 +67,8 @@ class ProgramHeader:
 def write_program(storage: Storage, header: ProgramHeader, pickled: bytes) -> None:
     fields = {**asdict(header), "size": len(pickled)}
     line = json.dumps({**fields, "sha256": _digest(fields, pickled)})
-    storage.write(PROGRAM, b"v1\n" + line.encode() + b"\n" + pickled)
+    with storage.open_write(PROGRAM) as file:  # it has its checksum inside
+        file.write(b"v1\n" + line.encode() + b"\n" + pickled)
 
 
 def _digest(fields: Mapping[str, Any], pickled: bytes) -> str:

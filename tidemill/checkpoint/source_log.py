@@ -36,7 +36,8 @@ class SourceLog:
         """Write an entry durably, replacing the entry of the same name."""
         lines = [json.dumps(value, separators=(",", ":")) for value in values]
         body = "\n".join(lines)
-        self.storage.write(name, f"{_version_line(body)}\n{body}".encode())
+        with self.storage.open_write(name) as file:
+            file.write(f"{_version_line(body)}\n{body}".encode())
 
     def get(self, name: str) -> list[Any] | None:
         """Return an entry, or None if there is none of that name."""

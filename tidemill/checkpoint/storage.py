@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import BinaryIO
+
+from tidemill.checkpoint.checksums import sums_of
 
 
 class Appender(ABC):
@@ -25,6 +28,18 @@ class Appender(ABC):
         """Close the file, which stays as it is. Idempotent."""
 
 
+_UNFINISHED = re.compile(r"\..+\.[0-9a-f]{8}\.tmp")
+
+
+def is_unfinished(name: str) -> bool:
+    """True for the hidden name under which a storage writes a file before it appears.
+
+    >>> is_unfinished(".7.0f3a9c21.tmp"), is_unfinished("7.tmp"), is_unfinished(".7.crc")
+    (True, False, False)
+    """
+    return _UNFINISHED.fullmatch(name) is not None
+
+
 class Storage(ABC):
     """A directory tree with files that appear whole or not at all.
 
@@ -42,10 +57,13 @@ class Storage(ABC):
         """Open a file for reading, with ``seek``. Raise ``FileNotFoundError`` if it is not there."""
 
     @abstractmethod
-    def open_write(self, path: str) -> AbstractContextManager[BinaryIO]:
+    def open_write(self, path: str, sums: bytes | None = None) -> AbstractContextManager[BinaryIO]:
         """Write a file, replacing the one of that name when the ``with`` block ends without an exception.
 
         After the block the file is durable and whole; after an exception the old file is unchanged.
+
+        ``sums`` are the checksums of the file, for a storage that keeps them beside it; a file that has its
+        own checksum inside needs none.
         """
 
     @abstractmethod
@@ -98,12 +116,21 @@ class Storage(ABC):
         file.flush()
 
     def read(self, path: str) -> bytes:
+        """Return the contents of a file. Raise ``ChecksumError`` if they are not what was written."""
         with self.open_read(path) as file:
             return file.read()
 
     def write(self, path: str, data: bytes) -> None:
-        with self.open_write(path) as file:
+        """Write a file, as :meth:`open_write` does, with its checksum."""
+        with self.open_write(path, sums_of(data)) as file:
             file.write(data)
+
+    def sweep(self, folders: Sequence[str]) -> None:
+        """Delete the unfinished files that killed writers have left at the root and below some folders of it.
+
+        Only the owner may call this, before it or its tasks write anything. A task of a former owner that
+        still writes loses its file: it could not have finished it, because it has lost the directory.
+        """
 
     def exists(self, path: str) -> bool:
         return self.modified_ms(path) is not None
@@ -134,8 +161,11 @@ class SubStorage(Storage):
     def open_read(self, path: str) -> BinaryIO:
         return self._parent.open_read(self._path(path))
 
-    def open_write(self, path: str) -> AbstractContextManager[BinaryIO]:
-        return self._parent.open_write(self._path(path))
+    def open_write(self, path: str, sums: bytes | None = None) -> AbstractContextManager[BinaryIO]:
+        return self._parent.open_write(self._path(path), sums)
+
+    def read(self, path: str) -> bytes:
+        return self._parent.read(self._path(path))
 
     @property
     def can_append(self) -> bool:

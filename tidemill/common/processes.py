@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 PROC = Path("/proc")
@@ -65,3 +67,35 @@ def _stat_fields(proc: Path, pid: int) -> list[str]:
     # "42 (a name) S 17 ...": the name may have blanks and brackets of its own.
     text = (proc / str(pid) / "stat").read_text(errors="replace")
     return text.rpartition(")")[2].split()
+
+
+@dataclass(frozen=True)
+class Process:
+    """The identity of a process, different from any other process that ever had the same pid.
+
+    ``started`` is the kernel's start time; ``machine`` is this boot of this machine and, because pids of a
+    container mean nothing outside of it, the container.
+    """
+
+    host: str
+    pid: int
+    machine: str
+    started: str
+
+    @classmethod
+    def this(cls) -> Process:
+        pid = os.getpid()
+        return cls(socket.gethostname(), pid, _machine(), started_at(pid) or "")
+
+    @property
+    def key(self) -> str:
+        return f"{self.machine}/{self.started}"
+
+
+def _machine() -> str:
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            boot = file.read().strip()
+        return f"{boot}/{os.stat('/proc/self/ns/pid').st_ino}"
+    except OSError:  # not Linux: the host's name is the best there is
+        return socket.gethostname()

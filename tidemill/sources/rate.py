@@ -14,6 +14,7 @@ from tidemill.batches.batch import AdmissionLimit, Offset, OffsetRange, RangeSiz
 from tidemill.batches.parallelism import tasks_for_records
 from tidemill.batches.source import SourceRuntime
 from tidemill.batches.table_source import Split, SplitReader, SplitSource
+from tidemill.checkpoint.checksums import ChecksumError
 from tidemill.checkpoint.source_log import SourceLog
 from tidemill.common.config import positive_int, time_ms
 from tidemill.common.options import Options
@@ -172,6 +173,13 @@ def _began_ms(log: SourceLog | None, now_ms: int) -> int:
     except FileNotFoundError:
         log.storage.write(START_TIME, f"v1\n{now_ms}".encode())
         return now_ms
+    except ChecksumError as error:
+        raise DamagedCheckpointError(
+            log.storage.full_name(START_TIME),
+            f"cannot be read ({error})",
+            "Restore the file from a backup: without it, rows would get other times.",
+            log.storage.uri,
+        ) from None
     match = _START_TIME_FILE.fullmatch(data.decode(errors="replace"))
     if match is None:
         raise DamagedCheckpointError(

@@ -174,6 +174,12 @@ class StateOperators:
         with self._lock:
             return min(self.history)
 
+    def oldest_version(self, operator: str, partition: int) -> str | None:
+        """Return the oldest version of a partition that a batch may still ask for."""
+        with self._lock:
+            versions = self.history[self.oldest_kept].get(operator)
+            return versions[partition] if versions else None
+
 
 def _initial_file(operator: str) -> str:
     return f"state/{quote(operator, safe='')}/initial"

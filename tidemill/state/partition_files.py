@@ -118,16 +118,21 @@ class PartitionFiles:
             n.removesuffix(suffix) for n in self.storage.list(self.folder) if n.endswith(suffix)
         ]
 
-    def delete_before(self, oldest_needed: int) -> int:
-        """Delete the files that no version of batch ``oldest_needed`` or later needs; return their number.
+    def delete_before(self, oldest_needed: str | None) -> int:
+        """Delete the files that neither version ``oldest_needed`` nor a later one needs; return their number.
 
-        All versions since the newest snapshot that is old enough must stay; that snapshot contains
-        everything before it.
+        That version begins with a snapshot, which contains everything before it. Any other snapshot, however
+        new, may belong to batches that somebody has deleted from the log to run them again.
         """
-        snapshots = [v for v in self.versions("snapshot") if batch_of(v) <= oldest_needed]
-        if not snapshots:
+        if oldest_needed is None:
             return 0
-        kept = max(map(batch_of, snapshots))
+        limit = batch_of(oldest_needed)
+        if all(batch_of(version) > limit for version in self.versions("snapshot")):
+            return 0
+        first = self.chain(oldest_needed).names[0]
+        if not first.endswith(".snapshot"):
+            return 0
+        kept = batch_of(first)
         old = [
             f"{version}.{kind}"
             for kind, until in (("snapshot", kept - 1), ("changes", kept))

@@ -82,10 +82,22 @@ def _last_committed(storage: Storage) -> int:
 
 def _versions(storage: Storage, operator: str, batch_id: int) -> Versions:
     if batch_id != INITIAL:
-        record = CommitRecord.parse(storage.read(f"commits/{batch_id}").decode())
+        record = _commit(storage, f"commits/{batch_id}")
         if operator in record.state:
             return record.state[operator]
     return read_initial(storage, operator) or ()
+
+
+def _commit(storage: Storage, file: str) -> CommitRecord:
+    try:
+        return CommitRecord.parse(storage.read(file).decode())
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise DamagedCheckpointError(
+            storage.full_name(file),
+            f"cannot be read ({error})",
+            "Restore it from a backup of the checkpoint directory.",
+            storage.uri,
+        ) from None
 
 
 def _read(storage: Storage, operator: str, versions: Versions) -> dict[Any, Any]:

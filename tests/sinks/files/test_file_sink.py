@@ -31,6 +31,12 @@ def target(tmp_path: Path) -> Path:
     return tmp_path / "out"
 
 
+def manifest_names(target: Path) -> set[str]:
+    """Return the names in the manifest's folder, without checksums."""
+    names = {path.name for path in (target / "_spark_metadata").iterdir()}
+    return {name for name in names if not name.endswith(".crc")}
+
+
 @pytest.mark.parametrize("format", ["parquet", "orc", "json", "csv"])
 def test_every_format_is_read_back_by_spark(query: FakeQuery, target: Path, format: str) -> None:
     query.start(FileSink(format, str(target)))
@@ -106,7 +112,7 @@ def test_the_manifest_is_compacted_and_cleaned(
         for batch_id in range(10):
             query.write(batch_id, rows)
             assert spark.read.json(str(target)).count() == batch_id + 1
-        names = {path.name for path in (target / "_spark_metadata").iterdir()}
+        names = manifest_names(target)
         kept = {".tidemill", "2.compact", "3", "4", "5.compact", "6", "7", "8.compact", "9"}
         assert names == {*kept, "0", "1"}
         clock.advance(600_001)
@@ -115,8 +121,7 @@ def test_the_manifest_is_compacted_and_cleaned(
     finally:
         for key in settings_:
             spark.conf.unset(key)
-    names = {path.name for path in (target / "_spark_metadata").iterdir()}
-    assert names == {*kept, "10"}
+    assert manifest_names(target) == {*kept, "10"}
     assert spark.read.json(str(target)).count() == 11
     # An interval that others have begun with is gone on with.
     query.start(FileSink("json", str(target), clock=clock))
@@ -262,6 +267,56 @@ def test_a_damaged_manifest_is_named(query: FakeQuery, target: Path) -> None:
     (target / "_spark_metadata" / "4").unlink()
     with pytest.raises(DamagedCheckpointError, match="_spark_metadata/4: is missing"):
         query.write(9, [(9, "a")])
+    with pytest.raises(DamagedCheckpointError, match="_spark_metadata/4: is missing"):
+        query.start(FileSink("parquet", str(target)))
+
+
+def test_an_entry_that_is_gone_although_its_batch_is_committed_is_found_at_start(
+    query: FakeQuery, target: Path
+) -> None:
+    query.start(FileSink("parquet", str(target)))
+    for batch_id in range(2):
+        query.write(batch_id, [(batch_id, "a")])
+        query.storage.write(f"commits/{batch_id}", b"v1")
+    for gone in (1, 0):
+        (target / "_spark_metadata" / f"{gone}").unlink()
+        sink = FileSink("parquet", str(target), options={"allowForeignFiles": "true"})
+        with pytest.raises(DamagedCheckpointError, match=f"/{gone}: is missing.* up to 1") as error:
+            query.start(sink)
+        assert f"from {gone} to 1 have been written elsewhere" in str(error.value)
+
+
+def test_a_changed_entry_is_found_at_start(query: FakeQuery, target: Path) -> None:
+    query.start(FileSink("parquet", str(target)))
+    query.write(0, [(0, "a")])
+    entry = target / "_spark_metadata" / "0"
+    entry.write_text(entry.read_text().replace('"size":', '"size":1'))
+    with pytest.raises(DamagedCheckpointError, match=r"/0: cannot be read \(its checksum is wrong"):
+        query.start(FileSink("parquet", str(target)))
+
+
+def test_only_own_leftovers_of_a_killed_writer_go(query: FakeQuery, target: Path) -> None:
+    query.start(FileSink("parquet", str(target)))
+    query.write(0, [(0, "a")])
+    for name in (".1.0123abcd.tmp", ".note.tmp"):
+        (target / "_spark_metadata" / name).write_text("half")
+    query.start(FileSink("parquet", str(target)))
+    assert manifest_names(target) == {"0", ".tidemill", ".note.tmp"}
+
+
+def test_a_folder_that_somebody_else_has_made_stays(query: FakeQuery, target: Path) -> None:
+    (target / "v=a").mkdir(parents=True)
+    query.start(FileSink("parquet", str(target), ["v"]))
+    query.stage(0, [(1, "a"), (2, "b")])
+    sink = query.sink
+    assert isinstance(sink, FileSink)
+    assert sink._staged is not None
+    _, staged, moves = sink._staged
+    staged.move(moves)
+    assert (target / "v=b").is_dir()
+    sink.stop()
+    assert (target / "v=a").is_dir()
+    assert not (target / "v=b").exists()
 
 
 def test_wrong_columns_are_refused_at_start(query: FakeQuery, target: Path) -> None:

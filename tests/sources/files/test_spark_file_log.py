@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
-from tests.checkpoint.drawings import drawings, files_in
+from tests.checkpoint.drawings import drawings, files_in, write_unchecked
 from tidemill.checkpoint.compact_log import CompactLogSettings
 from tidemill.checkpoint.local_storage import LocalStorage
 from tidemill.errors import DamagedCheckpointError, OptionError
@@ -42,7 +42,7 @@ def test_the_drawing_is_what_is_written(tmp_path: Path) -> None:
     ]
     log.add(7, taken)
     assert (tmp_path / "7").read_text() == drawing.rstrip("\n")
-    (tmp_path / "7").write_text(drawing)
+    write_unchecked(tmp_path / "7", drawing)
     assert new_log(tmp_path).get(7) == taken
 
 
@@ -174,7 +174,6 @@ def test_other_files_of_the_folder_do_not_matter(tmp_path: Path) -> None:
     log = new_log(tmp_path)
     log.add(0, entries(0))
     (tmp_path / "initial").write_text("x")
-    (tmp_path / ".0.crc").write_text("x")
     (tmp_path / "007").write_text("x")
     assert new_log(tmp_path).load() == entries(0)
 
@@ -182,7 +181,15 @@ def test_other_files_of_the_folder_do_not_matter(tmp_path: Path) -> None:
 def test_a_checksum_of_an_earlier_file_goes(tmp_path: Path) -> None:
     (tmp_path / ".0.crc").write_text("of another file")
     new_log(tmp_path).add(0, entries(0))
-    assert not (tmp_path / ".0.crc").exists()
+    assert new_log(tmp_path).load() == entries(0)
+
+
+def test_a_digit_that_has_changed_is_found(tmp_path: Path) -> None:
+    new_log(tmp_path).add(0, entries(0))
+    file = tmp_path / "0"
+    file.write_text(file.read_text().replace('"batchId":0', '"batchId":1'))
+    with pytest.raises(DamagedCheckpointError, match=r"/0: cannot be read \(its checksum is wrong"):
+        new_log(tmp_path).load()
 
 
 def test_settings_have_spark_s_names() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -63,7 +65,7 @@ class Relay:
         return self.leg(self.tidemill)
 
     def batches(self, folder: str = "commits") -> list[int]:
-        names = [path.name for path in (self.checkpoint / folder).iterdir()]
+        names = [path.name for path in (self.checkpoint / folder).glob("[0-9]*")]
         return sorted(int(name) for name in names if name.isdigit())
 
     def interrupt(self, manifest: bool = False) -> int:
@@ -76,8 +78,9 @@ class Relay:
 
     @staticmethod
     def forget(file: Path) -> None:
-        # The checksum stays: a kill would not leave it, but a person who deletes the file would.
         file.unlink()
+        # Spark does not write a file beside whose name there is the checksum of another.
+        (file.parent / f".{file.name}.crc").unlink()
 
     def require_sound(self) -> None:
         """Check that there is one id and a sequence of batches without gaps."""
@@ -150,6 +153,28 @@ def test_a_query_over_files_goes_back_and_forth(
     begin()  # nothing new: no batch, no row
     run.require_sound()
     assert rows_of(spark, run, sink, column) == words(range(40))
+
+
+@pytest.mark.parametrize("file", ["offsets/0", "commits/0", "sources/0/0", "metadata"])
+def test_a_digit_that_has_changed_is_found_whoever_has_written_the_file(
+    spark: SparkSession, relay: Callable[..., Relay], file: str
+) -> None:
+
+    def read(reader: Any) -> DataFrame:
+        df: DataFrame = reader.text(str(run.root / "in"))
+        return df
+
+    run = relay(read, lambda writer: available_now(writer).format("noop"))
+    put(spark, run.root / "in", "text", range(10))
+    for begin in (run.by_tidemill, run.by_spark):
+        begin()
+        changed = run.checkpoint / file
+        sound = changed.read_bytes()
+        changed.write_bytes(re.sub(rb"[0-8](?=[^0-9]*$)", b"9", sound))
+        assert changed.read_bytes() != sound
+        with pytest.raises(Exception, match=f"{file}: .*its checksum is wrong"):
+            assert run.start(run.tidemill).awaitTermination(120)
+        shutil.rmtree(run.checkpoint)
 
 
 def test_partitioned_directories_and_parquet_go_back_and_forth(

@@ -65,7 +65,7 @@ class Runs:
     def offsets(self) -> dict[int, list[str]]:
         return {
             int(path.name): path.read_text().splitlines()[2:]
-            for path in (self.checkpoint / "offsets").iterdir()
+            for path in (self.checkpoint / "offsets").glob("[0-9]*")
         }
 
 

@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import pickle
+import shutil
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -14,11 +15,13 @@ from typing import Any
 import pytest
 from pyspark import SparkContext
 
+from tests.checkpoint.drawings import files_in, write_unchecked
 from tests.streaming.program.restarts import Runs, save
 from tidemill.checkpoint import local_storage
 from tidemill.checkpoint.local_storage import LocalStorage
 from tidemill.checkpoint.program_file import read_header, read_program, write_program
 from tidemill.errors import (
+    CheckpointError,
     CheckpointInUseError,
     DamagedCheckpointError,
     IllegalStateError,
@@ -183,7 +186,7 @@ def test_the_log_keeps_a_hundred_batches_and_those_that_windows_look_back_at(run
     kept = sorted(runs.offsets())
     assert kept[-1] == 124
     assert 100 <= len(kept) <= 102
-    assert sorted(int(p.name) for p in (runs.checkpoint / "commits").iterdir()) == kept
+    assert sorted(int(p.name) for p in (runs.checkpoint / "commits").glob("[0-9]*")) == kept
     runs.checkpoint = runs.checkpoint.parent / "long"
     runs.run(long, 125)
     assert 110 <= len(runs.offsets()) <= 113
@@ -198,6 +201,36 @@ def test_a_second_start_on_a_used_directory_needs_get_or_create(runs: Runs) -> N
     with pytest.raises(IllegalStateError, match="getOrCreate"):
         ssc.start()
     runs.run(count_words(runs), 1)
+
+
+@pytest.mark.parametrize("name", ["state", "sources", "received", "rdds", "notes.txt"])
+def test_a_directory_with_files_of_somebody_else_is_refused_and_left_alone(
+    runs: Runs, name: str
+) -> None:
+    foreign = runs.checkpoint / name if "." in name else runs.checkpoint / name / "mine" / "a.txt"
+    foreign.parent.mkdir(parents=True)
+    foreign.write_text("precious")
+    before = files_in(runs.checkpoint)
+    ssc = runs.context(count_words(runs))
+    with pytest.raises(CheckpointError, match=f"no stream has written, such as {name}"):
+        ssc.start()
+    assert files_in(runs.checkpoint) == before
+
+
+def test_an_empty_directory_hidden_files_and_an_interrupted_start_do_no_harm(runs: Runs) -> None:
+    for path in (".nfs0001", ".snapshot/x", "lost+found/x"):
+        (runs.checkpoint / path).parent.mkdir(parents=True, exist_ok=True)
+        (runs.checkpoint / path).write_text("x")
+    runs.run(count_words(runs), 1)
+    (runs.checkpoint / "program").unlink()
+    for folder in ("offsets", "commits"):
+        shutil.rmtree(runs.checkpoint / folder)
+    shutil.rmtree(runs.results)
+    runs.results.mkdir()
+    runs.run(count_words(runs), 2)
+    assert len(runs.written()) == 6, "three outputs of two batches"
+    for path in (".nfs0001", ".snapshot/x", "lost+found/x"):
+        assert (runs.checkpoint / path).read_text() == "x"
 
 
 def test_two_drivers_cannot_have_one_directory(runs: Runs) -> None:
@@ -218,11 +251,11 @@ def test_two_drivers_cannot_have_one_directory(runs: Runs) -> None:
 @pytest.mark.parametrize(
     ("file", "content", "finding"),
     [
-        ("offsets/2", "", "empty"),
+        ("offsets/2", "", "checksum"),
         ("offsets/2", 'v1\n{"batchWater', "cannot be read"),
         ("offsets/1", None, "is missing between 0 and 2"),
         ("commits/1", None, "is missing between 0 and 2"),
-        ("commits/2", "v7\n{}", "newer version"),
+        ("commits/2", 'v1\n{"nextBatchWatermarkMs":1}', "checksum"),
         ("offsets/x", "v1\n{}", "not the number of a batch"),
         ("metadata", "{}", "does not hold the id"),
         ("program", "v1\n{}\n", "damaged, or written by a newer version"),
@@ -260,7 +293,7 @@ def test_state_that_is_missing_is_an_error_and_never_empty(runs: Runs) -> None:
         local.unlink()
     runs.checkpoint.rename(runs.checkpoint.parent / "moved")
     runs.checkpoint = runs.checkpoint.parent / "moved"
-    (runs.checkpoint / "metadata").write_text('{"id":"another-local-store"}')
+    write_unchecked(runs.checkpoint / "metadata", '{"id":"another-local-store"}')
     with pytest.raises(Exception, match=rf"{changes.name}(.|\n)*it is missing"):
         runs.run(count_words(runs), 1)
 
@@ -424,7 +457,7 @@ def test_a_graceful_stop_commits_all_planned_batches(runs: Runs) -> None:
     ssc.start()
     runs.clock.advance(4_000)
     ssc.stop(stopSparkContext=False, stopGraceFully=True)
-    assert sorted(int(p.name) for p in (runs.checkpoint / "commits").iterdir()) == [0, 1, 2, 3]
+    assert sorted(int(p.name) for p in (runs.checkpoint / "commits").glob("[0-9]*")) == [0, 1, 2, 3]
     assert json.loads((runs.checkpoint / "owner").read_text().split("\n")[1])["released"]
 
 

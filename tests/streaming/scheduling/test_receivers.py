@@ -523,7 +523,7 @@ def test_backpressure_reaches_the_receiver_and_the_next_start(
     driver.wait_received(1000)
     driver.run()  # logs the rate, and may compute another one
     ssc.stop(stopSparkContext=False, stopGraceFully=True)
-    logged = max((runs.checkpoint / "offsets").iterdir(), key=lambda path: int(path.name))
+    logged = max((runs.checkpoint / "offsets").glob("[0-9]*"), key=lambda path: int(path.name))
     conf = json.loads(logged.read_text().splitlines()[1])["conf"]
     last = json.loads(conf["tidemill.rates"])["numbers"]
     assert last != 1000.0

@@ -243,11 +243,14 @@ class FileSink(Sink):
         readers. What is there while the first batch of the query is unfinished is left of that.
         """
         latest = self._manifest.latest
-        planned = [int(name) for name in runtime.checkpoint.list("offsets") if name.isdigit()]
+        planned = _numbers(runtime.checkpoint.list("offsets"))
+        committed = _numbers(runtime.checkpoint.list("commits"))
         if latest is None:
-            is_first = planned == [0] and not runtime.checkpoint.list("commits")
+            is_first = planned == [0] and not committed
             if not self._options.allow_foreign_files and not is_first:
                 self._require_no_files()
+            self._require_unclaimed(runtime)
+            self._manifest.require_complete(max(committed, default=None))
             return
         self._require_unclaimed(runtime)
         if not planned:
@@ -260,6 +263,9 @@ class FileSink(Sink):
                 f"it has batches up to {latest}, and the checkpoint {runtime.checkpoint.uri} has planned "
                 f"only those up to {max(planned)}"
             )
+        self._manifest.require_complete(max(committed, default=None))
+        if self._manifest.owner() is not None:  # this query
+            self._manifest.sweep()
 
     def _require_no_files(self) -> None:
         found = next(self._target.walk(), None)
@@ -281,6 +287,10 @@ class FileSink(Sink):
 
 def schema_of(runtime: SinkRuntime) -> StructType:
     return StructType.fromJson(json.loads(runtime.schema_json))
+
+
+def _numbers(names: Sequence[str]) -> list[int]:
+    return [int(name) for name in names if name.isdigit()]
 
 
 def _named(owner: Mapping[str, object]) -> str:

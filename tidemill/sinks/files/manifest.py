@@ -21,7 +21,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tidemill.checkpoint.checksums import ChecksumError
 from tidemill.checkpoint.compact_log import COMPACT, EMPTY, CompactLog, CompactLogSettings
+from tidemill.checkpoint.storage import is_unfinished
 from tidemill.common.clock import Clock, SystemClock
 from tidemill.common.config import Conf
 from tidemill.common.fault_points import fault_point
@@ -117,16 +119,44 @@ class FileManifest:
         """The latest batch in the manifest, as of the last :meth:`load` or :meth:`add`."""
         return None if self._log.latest == EMPTY else self._log.latest
 
+    def require_complete(self, last_committed: int | None) -> None:
+        """Refuse a manifest that lacks a batch, or whose files are damaged.
+
+        All files that are needed to read it are read. ``last_committed`` is the last batch that the query's
+        checkpoint has committed: the manifest got it before.
+        """
+        for _ in self._log.files():
+            pass
+        latest = self._log.latest
+        if last_committed is None or latest >= last_committed:
+            return
+        if latest == EMPTY and self.owner() is None:
+            return  # the query has written elsewhere until now
+        raise DamagedCheckpointError(
+            f"{self._directory.uri}/{FOLDER}/{latest + 1}",
+            f"is missing, although the query has committed its batches up to {last_committed}",
+            "Restore it from a backup: without it, nobody sees the files of that batch. If the batches from "
+            f"{latest + 1} to {last_committed} have been written elsewhere on purpose, make a file for each "
+            "of them there, with v1 as its only line. Nothing has been changed.",
+            self._directory.uri,
+        )
+
+    def sweep(self) -> None:
+        """Delete the unfinished files of killed writers. For the query that owns the manifest."""
+        for entry in self._directory.list(FOLDER):
+            if is_unfinished(entry.name):
+                self._directory.delete(entry.path)
+
     def owner(self) -> Mapping[str, Any] | None:
         """Return which query of Tidemill's writes here, or None."""
         try:
             owner = json.loads(self._directory.read(OWNER))
         except FileNotFoundError:
             return None
-        except ValueError:
+        except ValueError as error:
             raise DamagedCheckpointError(
                 f"{self._directory.uri}/{OWNER}",
-                "is not JSON",
+                str(error) if isinstance(error, ChecksumError) else "is not JSON",
                 "Delete it, if only one query writes here.",
                 self._directory.uri,
             ) from None

@@ -12,8 +12,8 @@
 
 Every attempt has a folder of its own: tasks of a driver that has been replaced may still write into theirs.
 
-``journal``, whose last line says that it is whole. Folders, with a slash at the end, are those that were not
-there before and that the attempt will make; all others are somebody else's::
+``journal``, whose last line says that it is whole. Before the files it has the folders that were not there
+yet, with a slash: only those are removed with the files, if nothing else is in them::
 
     v1
     day=1/
@@ -27,7 +27,9 @@ import re
 import uuid
 from collections.abc import Iterator, Sequence
 
+from tidemill.checkpoint.checksums import ChecksumError
 from tidemill.common.fault_points import fault_point
+from tidemill.errors import DamagedCheckpointError
 from tidemill.sinks.files.target_directory import TargetDirectory
 
 STAGING = "_tidemill_staging"
@@ -94,10 +96,19 @@ class StagedBatch:
             version, *places, end = self._target.read(journal).decode().split("\n")
         except (FileNotFoundError, NotADirectoryError):
             return  # nothing has been moved without a journal
+        except ChecksumError as error:
+            raise DamagedCheckpointError(
+                f"{self._target.uri}/{journal}",
+                f"cannot be read ({error})",
+                "It names the files of a batch that was interrupted, which have to go. Restore it from a "
+                "backup. Without one, delete the files in the directory that no file of _spark_metadata "
+                "names, and then the journal.",
+                self._target.uri,
+            ) from None
         assert (version, end) == ("v1", "end"), f"{journal} is cut off"
         for place in reversed(places):  # files first, then their folders, the deepest first
             if place.endswith("/"):
-                self._target.delete_folder(place.rstrip("/"), only_if_empty=True)
+                self._target.delete_folder(place.removesuffix("/"), only_if_empty=True)
             else:
                 self._target.delete(place)
         if places:

@@ -12,6 +12,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tidemill.checkpoint.checksums import (
+    forget_sidecar,
+    read_checked,
+    sidecar,
+    sums_of,
+    write_sidecar,
+)
 from tidemill.common.durable_folders import make_folder, sync
 from tidemill.spark.files.hadoop_files import locate
 from tidemill.spark.files.hadoop_folder import HadoopFolder
@@ -53,11 +60,16 @@ class TargetDirectory(ABC):
 
     @abstractmethod
     def read(self, path: str) -> bytes:
-        """Return the contents of a file. ``FileNotFoundError`` if it is not there."""
+        """Return the contents of a file. ``FileNotFoundError`` if it is not there, ``ChecksumError`` if they
+        are not what was written.
+        """
 
     @abstractmethod
     def create(self, path: str, data: bytes) -> None:
-        """Make a file that appears whole and durable. ``FileExistsError`` if it is there already."""
+        """Make a file that appears whole and durable, with its checksum where the file system keeps none.
+
+        ``FileExistsError`` if it is there already.
+        """
 
     @abstractmethod
     def sync(self, files: Sequence[str]) -> None:
@@ -144,8 +156,7 @@ class LocalTarget(TargetDirectory):
             return []
 
     def read(self, path: str) -> bytes:
-        with open(self._path(path), "rb") as file:
-            return file.read()
+        return read_checked(self._path(path))
 
     def create(self, path: str, data: bytes) -> None:
         target = self._path(path)
@@ -157,11 +168,14 @@ class LocalTarget(TargetDirectory):
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
+            if not os.path.exists(target):
+                forget_sidecar(target)
             # Unlike a rename, a link does not replace what is there.
             os.link(staged, target)
         finally:
             with suppress(OSError):
                 os.unlink(staged)
+        write_sidecar(target, sums_of(data))
         sync(folder)
 
     def sync(self, files: Sequence[str]) -> None:
@@ -186,8 +200,9 @@ class LocalTarget(TargetDirectory):
             return None
 
     def delete(self, path: str) -> None:
-        with suppress(FileNotFoundError, NotADirectoryError):
-            os.unlink(self._path(path))
+        for each in (self._path(path), sidecar(self._path(path))):
+            with suppress(FileNotFoundError, NotADirectoryError):
+                os.unlink(each)
 
     def delete_folder(self, folder: str, only_if_empty: bool = False) -> None:
         if only_if_empty:

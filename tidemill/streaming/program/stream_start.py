@@ -3,12 +3,13 @@
 The start of a new stream with a checkpoint directory, and what is durable after each step:
 
 1. the program is pickled: what cannot be written down is refused before anything is touched;
-2. the directory is checked and taken (``owner``);
+2. the directory is checked, refused if it has anybody else's files, and taken (``owner``);
 3. sources note what was there before the stream (``sources/``), operators their initial state (``state/``);
 4. the program is written (``program``): from now on the stream exists and would be recovered;
 5. receivers start, then the scaling of executors; batches begin.
 
-A driver that dies before 4 leaves nothing that the next start would go on with. A recovered stream
+A driver that dies before 4 leaves nothing that the next start would go on with: that one deletes the files of
+3, and no others (:mod:`tidemill.checkpoint.leftovers`). A recovered stream
 skips 1, 3 and 4; an upgraded one does 4 at the end of 3, in one write.
 """
 
@@ -20,7 +21,14 @@ from typing import TYPE_CHECKING
 
 from tidemill.batches.durable import DurableBatches
 from tidemill.batches.running_state import RunningState
+from tidemill.checkpoint.leftovers import (
+    RDDS,
+    clear_leftovers,
+    clear_rdds,
+    require_no_foreign_files,
+)
 from tidemill.checkpoint.program_file import PROGRAM, ProgramHeader, write_program
+from tidemill.checkpoint.storage import open_storage
 from tidemill.common.clock import Clock
 from tidemill.common.fault_points import fault_point
 from tidemill.errors import BatchError, IllegalStateError, StopTimeoutError, UpgradeError
@@ -86,6 +94,8 @@ class StreamStart:
             is_written = self._recovered is not None and self._upgraded_from is None
             if directory is not None:
                 pickled = b"" if is_written else pickle_graph(self._graph)  # 1
+                if self._recovered is None:
+                    require_no_foreign_files(open_storage(directory))
                 self._durable = DurableBatches.open(directory, self._clock)  # 2
                 if self._recovered is None:
                     self._refuse_used_directory(self._durable)
@@ -141,8 +151,8 @@ class StreamStart:
             )
         # Spark and Arrow do not always agree on what a URI means: ask Spark only where it is needed.
         if is_path or any(node.checkpoint_ms is not None for node in self._graph.nodes()):
-            durable.storage.delete_folder("rdds")
-            spark_context.setCheckpointDir(f"{directory.rstrip('/')}/rdds")
+            clear_rdds(durable.storage)
+            spark_context.setCheckpointDir(f"{directory.rstrip('/')}/{RDDS}")
 
     def _open_state(self, durable: DurableBatches, first_ms: int) -> None:
         nodes = [
@@ -176,7 +186,7 @@ class StreamStart:
 
     def _refuse_used_directory(self, durable: DurableBatches) -> None:
         if not durable.logged.offsets and not durable.storage.exists(PROGRAM):
-            durable.clear_leftovers()
+            clear_leftovers(durable.storage)
             return
         directory = self._graph.checkpoint_directory
         raise IllegalStateError(

@@ -24,6 +24,8 @@ def require_no_spark_state(storage: Storage) -> None:
             text = storage.read(f"{SPARK_STATE_FOLDER}/{operator}/_metadata/metadata").decode()
         except OSError:
             continue
+        except ValueError:  # damaged: it says all the same that Spark has been here
+            text = ""
         raise CheckpointError(
             f"{storage.uri} is the checkpoint of a query with state that Spark has run "
             f"({_operator_name(text)}), and Spark's state cannot be read here. Continue it in a "

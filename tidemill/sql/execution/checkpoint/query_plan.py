@@ -111,11 +111,9 @@ def _layout(value: Any) -> StateLayout:
 def read_plan(storage: Storage) -> QueryPlan | None:
     """Return the plan in a checkpoint, or None if it has none."""
     try:
-        text = storage.read(PLAN).decode()
+        return QueryPlan.parse(storage.read(PLAN).decode())
     except FileNotFoundError:
         return None
-    try:
-        return QueryPlan.parse(text)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DamagedCheckpointError(
             storage.full_name(PLAN),
