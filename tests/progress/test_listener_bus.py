@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from tidemill.common.clock import ManualClock
 from tidemill.progress.batch_info import BatchInfo, OutputOperationInfo, StreamInputInfo
 from tidemill.progress.events import BatchCompleted, ReceiverStarted, StreamingStarted
 from tidemill.progress.listener_bus import ListenerBus
@@ -82,6 +83,53 @@ def test_stop_delivers_what_was_posted() -> None:
     release.set()
     bus.stop()
     assert listener.seen == [1, 2]
+
+
+def test_events_wait_for_a_slow_listener_up_to_a_limit_and_the_log_counts_the_others(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    release = threading.Event()
+
+    class Slow(Recorder):
+        def onStreamingStarted(self, streamingStarted: Any) -> None:
+            assert release.wait(30)
+            super().onStreamingStarted(streamingStarted)
+
+    clock = ManualClock()
+    bus = ListenerBus("test", capacity=5, clock=clock)
+    listener, direct = Slow(), Recorder()
+    bus.add_listener(listener)
+    bus.add_direct_listener(direct)
+    bus.start()
+    for time_ms in range(8):
+        bus.post(StreamingStarted(time_ms))
+    assert bus.dropped == 3
+    assert caplog.text.count("listeners miss 1") == 1
+    clock.advance(60_000)
+    bus.post(StreamingStarted(8))
+    assert caplog.text.count("listeners miss 3") == 1
+    release.set()
+    assert bus.wait_until_empty(30)
+    bus.post(StreamingStarted(9))
+    bus.stop()
+    assert listener.seen == [0, 1, 2, 3, 4, 9]
+    assert direct.seen == list(range(10)), "what must know every event misses none"
+
+
+def test_a_direct_listener_that_fails_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    class Broken(StreamingListener):
+        def onStreamingStarted(self, streamingStarted: Any) -> None:
+            raise RuntimeError("listener broke")
+
+    bus = ListenerBus("test")
+    listener = Recorder()
+    bus.add_direct_listener(Broken())
+    bus.add_listener(listener)
+    bus.start()
+    bus.post(StreamingStarted(1))
+    bus.stop()
+    assert listener.seen == [1]
+    assert "Broken failed in onStreamingStarted" in caplog.text
 
 
 def test_every_event_has_a_method_of_the_public_listener() -> None:

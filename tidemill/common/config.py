@@ -267,6 +267,12 @@ RECEIVER_RESTART_DELAY_MS = Setting(
     lambda text: time_ms(text, bare_unit="ms"),
     "How long a receiver waits before it restarts itself. A bare number is milliseconds.",
 )
+LISTENER_QUEUE_CAPACITY = Setting(
+    "spark.scheduler.listenerbus.eventqueue.capacity",
+    10_000,
+    positive_int,
+    "Spark's own: how many events may wait for slow listeners; later ones are dropped and counted.",
+)
 REGISTRATION_WAIT_MS = Setting(
     "spark.scheduler.maxRegisteredResourcesWaitingTime",
     30_000,

@@ -19,7 +19,8 @@ room            runs                   does
 =============== ====================== ==================================================================
 
 Beside the rooms: ``receiver`` has the class that users extend, and ``messages`` what the driver and the
-executors say to each other. On the driver, ``tracked_blocks`` makes the blocks of a receiver a source like
+executors say to each other; ``request_keys`` says how a request that is sent again is stored once. On the
+driver, ``tracked_blocks`` makes the blocks of a receiver a source like
 any other, with ``record_source`` for DStreams and ``table_source`` for queries.
 
 Users extend :class:`Receiver`, or take :class:`HttpReceiver` or :class:`MqttReceiver`, and pass it to

@@ -15,10 +15,12 @@ from pyspark.sql.streaming.query import StreamingQueryManager as PySparkStreamin
 from tidemill.checkpoint.batch_log import BatchLog
 from tidemill.checkpoint.storage import open_storage
 from tidemill.common.clock import Clock, SystemClock
+from tidemill.common.config import LISTENER_QUEUE_CAPACITY
 from tidemill.common.options import Options
 from tidemill.common.output_modes import APPEND
 from tidemill.progress.listener_bus import ListenerBus
 from tidemill.progress.query_events import query_started, query_terminated
+from tidemill.spark.session.job_properties import require_pinned_threads
 from tidemill.sql.argument_checks import require_timeout, wrong_type
 from tidemill.sql.execution.checkpoint import location as checkpoint_location
 from tidemill.sql.execution.checkpoint.location import CheckpointLocation
@@ -100,7 +102,9 @@ class StreamingQueryManager(PySparkStreamingQueryManager):
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
         self._make_execution: ExecutionFactory | None = None
-        self._bus = ListenerBus("query-listeners")
+        self._bus = ListenerBus(
+            "query-listeners", LISTENER_QUEUE_CAPACITY.read(spark.sparkContext.getConf())
+        )
         self._bus_started = False
         self._listeners = 0
         self._changed = threading.Condition()
@@ -182,6 +186,7 @@ class StreamingQueryManager(PySparkStreamingQueryManager):
 
         When a step after 1 fails, the name, the lock and a temporary checkpoint are released.
         """
+        require_pinned_threads(self._spark.sparkContext)
         self._reserve_name(name)  # 1
         location: CheckpointLocation | None = None
         lock_keys: list[str] = []

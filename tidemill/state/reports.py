@@ -79,10 +79,16 @@ def take_reports(
                 f"{batch_id}: its rows were not read to the end"
             )
         mine.append(report)
-    # Late reports of copies and recomputed tasks: nobody will ask for them.
-    for key in [key for key in reports if key[0] == operator and key[1] < batch_id]:
-        del reports[key]
+    drop_older_reports(reports, operator, batch_id)
     return mine
+
+
+def drop_older_reports(reports: Reports, operator: str, batch_id: int) -> None:
+    """Drop the late reports of copies and recomputed tasks: nobody will ask for them."""
+    # A copy first: PySpark's thread adds the reports of tasks that end at this very moment.
+    for key in list(reports):
+        if key[0] == operator and key[1] < batch_id:
+            reports.pop(key, None)
 
 
 def take_state_reports(
@@ -99,6 +105,5 @@ def take_state_reports(
                 # The second step counts all keys as new.
                 keys_total=mine[partition].keys_total - first.keys_found,
             )
-    for key in [key for key in reports if key[0] == restore_of(operator) and key[1] < batch_id]:
-        del reports[key]
+    drop_older_reports(reports, restore_of(operator), batch_id)
     return mine

@@ -13,13 +13,17 @@ from typing import Any, ClassVar
 from pyspark import RDD, SparkContext
 
 from tidemill.common.clock import Clock, SystemClock
-from tidemill.common.config import GRACEFUL_STOP_TIMEOUT_MS, STOP_GRACEFULLY_ON_SHUTDOWN
+from tidemill.common.config import (
+    GRACEFUL_STOP_TIMEOUT_MS,
+    LISTENER_QUEUE_CAPACITY,
+    STOP_GRACEFULLY_ON_SHUTDOWN,
+)
 from tidemill.common.shutdown import ShutdownHook
 from tidemill.common.times import duration_ms
 from tidemill.errors import IllegalStateError, OptionError, ProgramError
 from tidemill.progress.events import StreamingStarted
 from tidemill.progress.listener_bus import ListenerBus
-from tidemill.spark.session.job_properties import is_stopped
+from tidemill.spark.session.job_properties import is_stopped, require_pinned_threads
 from tidemill.spark.session.session import warn_if_slow
 from tidemill.spark.session.shipping import ship_package
 from tidemill.streaming.graph.dstream_graph import DStreamGraph
@@ -55,10 +59,13 @@ class StreamLifecycle:
     def __init__(self, spark_context: SparkContext, batch_s: float, clock: Clock | None) -> None:
         if is_stopped(spark_context):
             raise IllegalStateError("this SparkContext has been stopped: make a new one first")
+        require_pinned_threads(spark_context)
         self._sc = spark_context
         self._clock = clock or SystemClock()
         self._graph = DStreamGraph(spark_context, duration_ms(batch_s, "batchDuration"))
-        self._bus = ListenerBus("streaming-listeners")
+        self._bus = ListenerBus(
+            "streaming-listeners", LISTENER_QUEUE_CAPACITY.read(spark_context.getConf())
+        )
         self._waiter = ContextWaiter()
         self._run: StreamRun | None = None
         self._start = StreamStart(self._graph, self._clock)

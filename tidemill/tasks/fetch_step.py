@@ -142,8 +142,9 @@ def rows_accumulator(spark_context: SparkContext) -> Accumulator[Reports]:
 def take_rows(counted: Accumulator[Reports], source_id: str, batch_id: int) -> int:
     """Return how many rows a batch has read of a source, and forget this batch and those before."""
     counts = counted.value
-    mine = [key for key in counts if key[0] == source_id and key[1] <= batch_id]
-    return sum(rows for key in mine if (rows := counts.pop(key)) and key[1] == batch_id)
+    # A copy first: PySpark's thread adds the counts of tasks that end at this very moment.
+    mine = [key for key in list(counts) if key[0] == source_id and key[1] <= batch_id]
+    return sum(rows for key in mine if (rows := counts.pop(key, 0)) and key[1] == batch_id)
 
 
 def _type_name(type: pa.DataType) -> str:

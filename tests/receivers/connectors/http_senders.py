@@ -11,6 +11,7 @@ import sys
 import threading
 import urllib.request
 from collections import Counter
+from http.client import HTTPException
 from pathlib import Path
 
 from tests.faults.harness import ROOT, Planned
@@ -63,7 +64,7 @@ class Senders:
             )
             with urllib.request.urlopen(request, timeout=ANSWER_S) as answer:
                 is_repeated = "repeated" in json.loads(answer.read())
-        except (OSError, ValueError):
+        except (OSError, ValueError, HTTPException):
             return False
         with self._lock:
             self.acknowledged.add(number)

@@ -1,13 +1,21 @@
-"""Cancelling the jobs of a group."""
+"""Cancelling the jobs of a group; threads that have JVM threads of their own."""
 
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from py4j.java_gateway import CallbackServer, JavaGateway
 from pyspark import SparkContext
+from pyspark.sql import SparkSession
 
-from tidemill.spark.session.job_properties import cancel_jobs
+import tidemill
+from tidemill.errors import SetupError
+from tidemill.spark.session import job_properties
+from tidemill.spark.session.job_properties import cancel_jobs, require_pinned_threads
+from tidemill.streaming import StreamingContext
 
 
 def test_a_job_that_is_about_to_start_is_cancelled_too(sc: SparkContext) -> None:
@@ -26,3 +34,23 @@ def test_a_job_that_is_about_to_start_is_cancelled_too(sc: SparkContext) -> None
     thread.join(60)
     assert len(failures) == 1
     assert sc.parallelize(range(10), 1).count() == 10
+
+
+def test_a_session_whose_threads_share_jvm_threads_is_refused(sc: SparkContext) -> None:
+    require_pinned_threads(sc)
+    shared: Any = SimpleNamespace(_gateway=JavaGateway())
+    with pytest.raises(SetupError, match="PYSPARK_PIN_THREAD=false"):
+        require_pinned_threads(shared)
+
+
+def test_neither_a_stream_nor_a_query_starts_in_such_a_session(
+    other_session: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tidemill.attach(other_session)
+    rows = other_session.readStream.format("rate").load()
+    monkeypatch.setattr(job_properties, "ClientServer", CallbackServer)  # which nothing here is
+    with pytest.raises(SetupError, match="PYSPARK_PIN_THREAD=false"):
+        rows.writeStream.format("noop").start()
+    with pytest.raises(SetupError, match="PYSPARK_PIN_THREAD=false"):
+        StreamingContext(other_session.sparkContext, 1)
+    assert other_session.streams.active == []

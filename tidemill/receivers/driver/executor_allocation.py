@@ -134,7 +134,7 @@ class ExecutorClient(Protocol):
 
 
 class ExecutorAllocationManager:
-    """A listener of the stream that scales its executors. Add it to the listener bus and start it.
+    """A direct listener of the stream that scales its executors. Add it to the listener bus and start it.
 
     It keeps the number of executors between the bounds of ``settings`` and never below the number of
     receivers. It gives back one executor at a time, never one that runs a receiver, and the newest first,

@@ -1,6 +1,7 @@
 """Job groups and local properties: what Spark's own UI shows of a batch, and what its jobs inherit.
 
-Both belong to the current thread: PySpark pins every Python thread to a JVM thread of its own.
+Both belong to the current thread: PySpark pins every Python thread to a JVM thread of its own. With
+``PYSPARK_PIN_THREAD=false`` it does not, see :func:`require_pinned_threads`.
 """
 
 from __future__ import annotations
@@ -8,7 +9,10 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from py4j.clientserver import ClientServer
 from py4j.protocol import Py4JError
+
+from tidemill.errors import SetupError
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -32,6 +36,21 @@ class InheritedProperties:
     def apply(self) -> None:
         """Give the current thread a copy of the properties, in place of its own."""
         self._sc._jsc.sc().setLocalProperties(self._properties.clone())
+
+
+def require_pinned_threads(spark_context: SparkContext) -> None:
+    """Refuse a session whose Python threads share JVM threads.
+
+    Each call of a Python thread then runs on whichever JVM thread is free, with the local properties that the
+    last caller has left there. A batch would run in the job group of another stream, or read the rows of an
+    earlier batch, because what it reads is in a local property.
+    """
+    if not isinstance(spark_context._gateway, ClientServer):
+        raise SetupError(
+            "streams need a JVM thread for each Python thread, and PYSPARK_PIN_THREAD=false has turned that "
+            "off: a batch could read the rows of another batch. Remove the variable from the environment, or "
+            "set it to true, before the Spark session starts"
+        )
 
 
 def describe_job(

@@ -136,7 +136,7 @@ class StreamStart:
             set if receivers is None else receivers.tracker.executors_with_receivers,
             self._clock,
         )
-        bus.add_listener(self._allocation)
+        bus.add_direct_listener(self._allocation)
         self._allocation.start()
 
     def _prepare_rdd_checkpoints(self, durable: DurableBatches, directory: str) -> None:
