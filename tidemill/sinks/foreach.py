@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from pyspark.errors import PySparkAttributeError
+from pyspark.sql.types import StructType
 
 from tidemill.batches.sink import BatchOutput, Sink, SinkRuntime
+from tidemill.errors import UnsupportedError
+from tidemill.tasks.arrow_types import NOT_TO_PYTHON, refused_type
 from tidemill.tasks.foreach_rows import ForeachRows, PartitionFunction, RowFunction, RowWriter
 
 COUNTED = "rows long"
@@ -36,6 +40,14 @@ class ForeachSink(Sink):
         return "ForeachWriterTable"
 
     def start(self, runtime: SinkRuntime) -> None:
+        for field in StructType.fromJson(json.loads(runtime.schema_json)):
+            found = refused_type(field.dataType, NOT_TO_PYTHON)
+            if found is not None:
+                raise UnsupportedError(
+                    f"foreach cannot get column {field.name}, of the type {field.dataType.simpleString()}: "
+                    f"{found} does not reach Python. Cast it to a string or a number, or give its fields "
+                    "different names."
+                )
         as_bytes = runtime.session.conf.get("spark.sql.execution.pyspark.binaryAsBytes", "true")
         self._binary_as_bytes = as_bytes == "true"
 

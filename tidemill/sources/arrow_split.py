@@ -15,6 +15,7 @@ from pyspark.sql.types import StructType
 from tidemill.batches.parallelism import tasks_for_records
 from tidemill.batches.table_source import Split
 from tidemill.errors import SourceError
+from tidemill.tasks.arrow_types import source_schema
 
 MOST_BYTES_PER_BATCH = 8 << 20
 
@@ -45,9 +46,7 @@ def read_arrow_split(split: Split) -> Iterator[pa.RecordBatch]:
 
 def arrow_schema(schema: StructType) -> pa.Schema:
     """Return the schema with the Arrow types of Spark's own conversion."""
-    from pyspark.sql.pandas.types import to_arrow_schema
-
-    return to_arrow_schema(schema, timezone="UTC")
+    return source_schema(schema)
 
 
 def struct_type(schema: StructType | str) -> StructType:

@@ -19,5 +19,6 @@ In a DStream, as ``mapPartitionsWithIndex`` functions::
 
 In both::
 
+    arrow_types        which types can travel between Spark and a step
     worker             the Python worker process: garbage collector, memory
 """

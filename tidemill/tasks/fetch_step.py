@@ -7,10 +7,11 @@ from copy import copy
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_type
 
 from tidemill.errors import SourceError
 from tidemill.state.reports import Reports, ReportsParam
+from tidemill.tasks.arrow_types import source_schema
 from tidemill.tasks.batch_context import BatchContext
 from tidemill.tasks.worker import tune_worker
 
@@ -25,7 +26,7 @@ class RowReader:
 
     def __init__(self, source: SplitSource) -> None:
         self._read = source.split_reader()
-        self._schema = to_arrow_schema(source.schema(), timezone="UTC")
+        self._schema = source_schema(source.schema())
         self._name = source.description()
 
     def __call__(self, splits: Sequence[Split]) -> Iterator[pa.RecordBatch]:

@@ -256,6 +256,22 @@ def test_sketches_of_rows_are_merged(spark: SparkSession, tmp_path: Path) -> Non
     check(spark, schema.simpleString()[7:-1], MERGED, rows, tmp_path, "k")
 
 
+@pytest.mark.parametrize("digits", ["5,0", "10,2", "12,3", "20,6", "38,10", "38,18"])
+def test_distinct_decimals_have_all_their_digits(
+    digits: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    scale = int(digits.split(",")[1])
+
+    def rows(batch: int) -> list[Any]:
+        sevenths = [Decimal(n * n % 31) / 7 for n in range(batch * 6, batch * 6 + 6)]
+        values = [each.quantize(Decimal(1).scaleb(-scale)) for each in sevenths]
+        return [("ab"[n % 2], value) for n, value in enumerate(values)] + [("c", None)]
+
+    functions = ("sum", "avg", "try_sum", "try_avg", "count")
+    calls = {name: f"{name}(DISTINCT m)" for name in functions}
+    check(spark, f"k string, m decimal({digits})", calls, rows, tmp_path, "k")
+
+
 # -- refused -----------------------------------------------------------------------------------------
 
 

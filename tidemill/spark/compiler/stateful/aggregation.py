@@ -25,6 +25,7 @@ from tidemill.spark.compiler.catalyst import Catalyst, Node
 from tidemill.spark.compiler.event_time import event_time_column
 from tidemill.spark.compiler.stateful.state_layout import WrittenAggregation, layout_of
 from tidemill.spark.compiler.stateful.state_steps import state_function
+from tidemill.spark.compiler.stateful.state_types import require_state_types
 from tidemill.tasks.event_time import EventTimeColumn
 from tidemill.tasks.state_layout import StateLayout
 from tidemill.tasks.state_step import PARTITION_COLUMN
@@ -108,15 +109,21 @@ class StatefulAggregation:
         key_count = partial.groupingExpressions().size()
         columns = self._columns(merge_all, key_count)
         keys = columns[:key_count]
+        layout = layout_of(c, partial, keys, written)
+        schema = c.schema_of(columns)
+        names = [str(key.name()) for key in c.items(merge_all.output())[:key_count]]
+        names += [each.function for each in layout.functions for _ in each.buffers]
+        types = [field.dataType for field in schema]
+        require_state_types(c, "groupBy", zip(names, types, strict=True))
         spec = AggregateSpec(
             operator,
-            c.schema_of(columns),
+            schema,
             key_count,
             self._partitions if keys else 1,
             event_time_column(c, keys),
             written.keys,
             written.functions,
-            layout_of(c, partial, keys, written),
+            layout,
         )
         restore, save = self._steps(spec)
         plan = self._batch_aggregate(merge_new.child(), child, columns)

@@ -13,6 +13,7 @@ from pyspark.sql.types import StructType
 from tidemill.spark.compiler.catalyst import Catalyst, Node
 from tidemill.spark.compiler.stateful.aggregation import column_descriptions, partition_of
 from tidemill.spark.compiler.stateful.state_steps import state_function
+from tidemill.spark.compiler.stateful.state_types import require_state_types
 from tidemill.tasks.event_time import EventTimeColumn, keys_expire
 from tidemill.tasks.state_step import PARTITION_COLUMN
 
@@ -72,9 +73,18 @@ class StatefulDeduplication:
         # Under names of ours: Arrow refuses two columns of one name, and a join may have made them.
         renamed = [c.alias(column, f"c{i}") for i, column in enumerate(columns)]
         names = [alias.toAttribute() for alias in renamed]
+        schema = c.schema_of(names)
+        require_state_types(
+            c,
+            "dropDuplicates",
+            [
+                (str(column.name()), field.dataType)
+                for column, field in zip(columns, schema, strict=True)
+            ],
+        )
         spec = DeduplicateSpec(
             operator,
-            c.schema_of(names),
+            schema,
             tuple(_index(ids, key.exprId()) for key in keys),
             self._partitions,
             event_time,
