@@ -1,8 +1,8 @@
 """Checksums of local files, in the sidecar that Hadoop keeps of every file that it writes to a local disk.
 
 Spark's logs have it too: Tidemill checks them as it checks its own, and whichever engine replaces or deletes
-a file of the other takes care of the sidecar. Files with a checksum inside have none. Beside ``offsets/7`` lies
-``offsets/.7.crc``, here for a file of 700 bytes; numbers are big-endian::
+a file of the other takes care of the sidecar. Files with a checksum inside have none. Beside ``offsets/7``
+lies ``offsets/.7.crc``, here for a file of 700 bytes; numbers are big-endian::
 
     63 72 63 00    "crc" and a zero
     00 00 02 00    how many bytes a checksum covers, 512
