@@ -159,6 +159,21 @@ def test_snapshots_are_taken_beside_the_batches_and_only_the_superfluous_goes(
     totals.run(2)
 
 
+def test_a_stream_that_stops_takes_its_local_copies_along_and_no_others(
+    new_stream: Callable[..., Stream], sc: SparkContext, tmp_path: Path
+) -> None:
+    other = local_folders(sc)[0] / "another-stream" / "totals"
+    other.mkdir(parents=True)
+    totals = Totals(new_stream(), tmp_path / "checkpoint", 4)
+    totals.run(2)
+    copies = [folder / totals.operators.stream_id for folder in local_folders(sc)]
+    assert [path.name for copy in copies if copy.exists() for path in copy.iterdir()]
+    totals.stream.ssc.stop(stopSparkContext=False)
+    assert [copy for copy in copies if copy.exists()] == []
+    assert other.exists()
+    other.rmdir()
+
+
 def _stateful(totals: Totals) -> dict[str, Any]:
     from tidemill.streaming.graph.state import StatefulNode
 

@@ -2,6 +2,10 @@
 
 No result needs a snapshot: it shortens the way to a version, and lets older files go. So Spark jobs of its
 own take it, on a thread of its own, and the stream goes on if it fails.
+
+When the stream stops, a last job deletes the copies of its state on the disks of the executors. An executor
+that has no time for it, or is gone, keeps its copies until the application ends; a stream that is started
+again finds and uses them.
 """
 
 from __future__ import annotations
@@ -13,8 +17,11 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from tidemill.common.fault_points import fault_point
-from tidemill.spark.session.job_properties import cancel_jobs
-from tidemill.state.partition_state import OperatorState, reading
+from tidemill.spark.rdds.located_rdd import located_rdd
+from tidemill.spark.session.executors import SparkExecutors
+from tidemill.spark.session.job_properties import cancel_jobs, is_stopped
+from tidemill.state.local_store import delete_local_folder
+from tidemill.state.partition_state import OperatorState, local_folder_of, reading
 from tidemill.tasks.worker import tune_worker
 
 if TYPE_CHECKING:
@@ -49,6 +56,8 @@ class StateMaintenance:
         if self._thread.ident is not None:
             cancel_jobs(self._sc, self._group)
             self._thread.join(timeout_s)
+            # A stream that is started again must not lose what it has just built.
+            cancel_jobs(self._sc, self._cleanup_group)
 
     def drain(self, timeout_s: float) -> bool:
         """Wait until the snapshots that are due have been taken. Return False if that took too long."""
@@ -59,6 +68,10 @@ class StateMaintenance:
     @property
     def _group(self) -> str:
         return f"tidemill-snapshots-{id(self)}"
+
+    @property
+    def _cleanup_group(self) -> str:
+        return f"tidemill-local-state-{id(self)}"
 
     def _run(self) -> None:
         while (due := self._due.get()) is not None and not self._stopped.is_set():
@@ -74,6 +87,22 @@ class StateMaintenance:
                         due[0],
                         error,
                     )
+        self._delete_local_copies()
+
+    def _delete_local_copies(self) -> None:
+        if is_stopped(self._sc):
+            return
+        stream_id = self._operators.stream_id
+        try:
+            self._sc.setJobGroup(
+                self._cleanup_group, "deleting the local state of a stopped stream"
+            )
+            where = [(b"", [each.location]) for each in SparkExecutors(self._sc).executors()]
+            located_rdd(self._sc, where).foreachPartition(
+                lambda _: delete_local_folder(local_folder_of(stream_id))
+            )
+        except Exception as error:
+            logger.debug("copies of the state of %s stay on executors: %s", stream_id, error)
 
     def take(self, operator: str, partitions: list[int]) -> None:
         """Write snapshots of some partitions, then delete the files that they make superfluous."""

@@ -2,7 +2,8 @@
 
 It is a cache of the durable files. A batch reads the previous version here and writes its changes to a
 durable file; the next batch applies that file to the environment, if it was the one that was committed.
-Losing the environment costs time, nothing else.
+Losing the environment costs time, nothing else: when a stream stops, the driver deletes its environments, and
+whoever still reads one keeps what it has opened.
 
 ``data`` has ``key -> time, value``, as ``packing`` draws it; ``by_time`` has ``time + key`` for operators
 whose keys time out; ``meta`` has the version, and the number of change files applied since a snapshot.
@@ -199,7 +200,12 @@ class LocalStore:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        handle = os.open(os.path.join(self.path, "catch-up.lock"), os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            handle = os.open(
+                os.path.join(self.path, "catch-up.lock"), os.O_RDWR | os.O_CREAT, 0o600
+            )
+        except FileNotFoundError:
+            raise lmdb.Error(f"{self.path} has been deleted") from None
         try:
             fcntl.flock(handle, fcntl.LOCK_EX)
             yield
@@ -237,7 +243,7 @@ def _open_environment(path: str) -> lmdb.Environment:
 # A store is closed when nobody uses it and it is not among the most recently used ones.
 _open: WeakValueDictionary[tuple[int, str], LocalStore] = WeakValueDictionary()
 _recent: OrderedDict[tuple[int, str], LocalStore] = OrderedDict()
-_opening = threading.Lock()
+_opening = threading.RLock()
 
 
 def local_store(path: str, timed: bool) -> LocalStore:
@@ -249,6 +255,7 @@ def local_store(path: str, timed: bool) -> LocalStore:
             store = None
             _recent.pop(key, None)  # and closed, unless it is being read
         if store is None:
+            _close_deleted()
             try:
                 store = LocalStore(path, timed)
             except lmdb.Error as error:
@@ -262,13 +269,26 @@ def local_store(path: str, timed: bool) -> LocalStore:
     return store
 
 
+def _close_deleted() -> None:
+    """Let go of the stores of streams that have stopped: an open file takes up its place on the disk."""
+    for key in [key for key, store in _recent.items() if not store.is_in_place()]:
+        del _recent[key]
+
+
 def discard_local_store(path: str, error: Exception) -> None:
     """Move a broken store out of the way and delete it; processes that have it open keep their view."""
     logger.warning("the copy of the state in %s is broken and is built again: %s", path, error)
-    doomed = f"{path}.{uuid.uuid4().hex[:8]}.damaged"
+    delete_local_folder(path)
+
+
+def delete_local_folder(path: str) -> None:
+    """Delete a store, or all stores of a stream; processes that have one open keep their view."""
+    doomed = f"{path}.{uuid.uuid4().hex[:8]}.deleted"
     with suppress(FileNotFoundError):
         os.rename(path, doomed)
     shutil.rmtree(doomed, ignore_errors=True)
+    with _opening:
+        _close_deleted()
 
 
 @contextmanager

@@ -30,6 +30,12 @@ from tidemill.state.partition_files import PartitionFiles, new_version
 from tidemill.state.state_file import Record, StateFileWriter
 
 
+def local_folder_of(stream_id: str) -> str:
+    """Return the folder with this executor's copies of a stream's state."""
+    root = os.environ.get("SPARK_LOCAL_DIRS", tempfile.gettempdir()).split(",")[0]
+    return os.path.join(root, "tidemill-state", stream_id)
+
+
 @dataclass(frozen=True)
 class OperatorState:
     """The location of an operator's state. Every task carries it to the executors."""
@@ -44,8 +50,7 @@ class OperatorState:
 
     def local_folder(self) -> str:
         """Return a folder on the disk that Spark gave this executor and clears when the application ends."""
-        root = os.environ.get("SPARK_LOCAL_DIRS", tempfile.gettempdir()).split(",")[0]
-        return os.path.join(root, "tidemill-state", self.stream_id, quote(self.operator, safe=""))
+        return os.path.join(local_folder_of(self.stream_id), quote(self.operator, safe=""))
 
     def local_path(self, partition: int) -> str:
         # If a new program gives the operator a timeout, it must not find a store without an index.
