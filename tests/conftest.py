@@ -40,6 +40,7 @@ LONG_FILES = (
     "tests/streaming/test_shutdown.py",
     "tests/cluster/",
     "tests/sql/execution/test_watermarks.py",
+    "tests/sql/comparison/",
     "tests/spark/compiler/test_stream_equals_batch.py",
     "tests/state/test_on_spark.py",
     "tests/sql/",

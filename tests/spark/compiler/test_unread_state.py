@@ -104,8 +104,8 @@ def test_state_is_computed_to_its_end(
             query.feed(rows)
             keys |= {row[0] for row in rows}
             if rows:
-                last = query.query.recentProgress[-1].stateOperators[0]
-                assert last.numRowsTotal == len(keys)
+                nearest_to_the_source = query.query.recentProgress[-1].stateOperators[-1]
+                assert nearest_to_the_source.numRowsTotal == len(keys)
 
 
 def test_limit_takes_some_rows_of_the_whole_result(spark: SparkSession, tmp_path: Path) -> None:

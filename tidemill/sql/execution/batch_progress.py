@@ -42,7 +42,8 @@ class BatchProgress(BatchObserver[QueryResult]):
         pass  # the error ends the query's thread, which tells everybody
 
     def batch_done(self, batch: Batch, result: QueryResult, processed: ProcessedBatch) -> None:
-        self._operators = result.operators
+        # As Spark has it: the operator that is nearest to the sink comes first.
+        self._operators = tuple(reversed(result.operators))
         self.late_rows += sum(each.num_rows_dropped_by_watermark for each in result.operators)
         for step, took_ms in processed.step_ms.items():
             self._reporter.add_duration(_SPARKS_NAMES[step], took_ms)
@@ -61,7 +62,7 @@ class BatchProgress(BatchObserver[QueryResult]):
                 for source in self._sources.sources
             ],
             sink=self._sink_report(result.output_rows),
-            state_operators=result.operators,
+            state_operators=self._operators,
             event_time=_event_time(batch.watermark_ms, result.event_times),
             observed_metrics=result.observed,
         )
