@@ -57,6 +57,13 @@ def test_an_empty_block_can_be_mapped(files: BlockFiles) -> None:
     assert map_block(files.put("b", block(0), DISK_ONLY)).size == 0
 
 
+def test_what_another_process_has_deleted_makes_room(files: BlockFiles) -> None:
+    """The driver or the block server deletes the file, and the word to the receiver may get lost."""
+    os.unlink(files.put("b-1", block(60), MEMORY_AND_DISK))
+    assert where(files.put("b-2", block(60), MEMORY_AND_DISK)) == "memory"
+    assert where(files.put("b-3", block(60), MEMORY_AND_DISK)) == "disk"
+
+
 def test_first_memory_then_disk_and_deleting_makes_room(files: BlockFiles) -> None:
     assert where(files.put("a", block(60), MEMORY_AND_DISK)) == "memory"
     assert where(files.put("b", block(40), MEMORY_AND_DISK)) == "memory"

@@ -649,6 +649,15 @@ def test_it_is_pickled_before_and_while_it_runs() -> None:
         assert again.address is not None
 
 
+def test_a_program_of_an_earlier_version_remembers_as_many_keys_as_it_said() -> None:
+    receiver = HttpReceiver(remembered_keys=7)
+    state = receiver.__getstate__()
+    del state["_key_settings"]
+    again = HttpReceiver.__new__(HttpReceiver)
+    again.__setstate__({**state, "_remembered_keys": 7})
+    assert again._key_settings == receiver._key_settings
+
+
 @pytest.mark.parametrize(
     "options",
     [

@@ -20,7 +20,12 @@ from tests.waiting import wait_for
 from tidemill.common.rpc.client import RpcClient
 from tidemill.common.rpc.server import RpcServer
 from tidemill.common.rpc.signing import CallSigner
-from tidemill.errors import RpcRefusedError, RpcRemoteError
+from tidemill.errors import (
+    RpcRefusedError,
+    RpcRemoteError,
+    RpcTimeoutError,
+    RpcUnavailableError,
+)
 from tidemill.receivers import messages
 from tidemill.receivers.blocks.files import BlockFiles, BlockFolders
 from tidemill.receivers.driver.executor_calls import ExecutorCalls
@@ -224,6 +229,32 @@ def test_a_receiver_talks_to_the_tracker() -> None:
         assert info.has_ended
         assert info.info.last_error_message == "the end"
         assert 10_000 < len(info.info.last_error) < 100_000
+
+
+def test_a_receiver_that_has_ended_says_so_until_it_is_heard(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A driver that does not hear it would start the receiver again."""
+    with served_driver() as (it, rpc):
+        client = TrackerClient(ExecutorSetup("run", str(rpc.server.endpoint), SECRET), 0, 1)
+        client.register("Silent", "0", "node0", "endpoint")
+        tell, failures = (
+            client._tell,
+            [
+                RpcTimeoutError("slow", "driver", "DeregisterReceiver"),
+                RpcUnavailableError("gone", "driver", "DeregisterReceiver"),
+            ],
+        )
+
+        def lossy(message: Message) -> bytes:
+            if failures:
+                raise failures.pop()
+            return tell(message)
+
+        monkeypatch.setattr(client, "_tell", lossy)
+        client.deregister("the end", "")
+        client.close()
+        assert it.tracker._registry.get(0).has_ended
 
 
 # -- a running receiver ----------------------------------------------------------------------------

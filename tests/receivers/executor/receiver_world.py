@@ -87,7 +87,7 @@ class FakeDriver:
             self._accepted.add(info.block_id)
             self.blocks.append(records)
             if self.loses_answers:
-                raise RpcTimeoutError("the answer was lost")
+                raise RpcTimeoutError("the answer was lost", "driver", "AddBlock")
         return BlockAdded(True, 0)
 
     def ask_held(self) -> UpdateHeldBytes:

@@ -34,6 +34,7 @@ from tidemill.receivers.executor.block_handler import (
     data_folder,
     open_log,
 )
+from tidemill.receivers.messages import CleanupOldBlocks, Done, decode
 
 HERE = f"127.0.0.1:1/{'0' * 32}"
 BLOCK = encode_records(["a", "b", "c"])
@@ -46,9 +47,16 @@ class Executor:
 
     def __init__(self, name: str) -> None:
         self.blocks = MemoryBlocks()
-        self.server = RpcServer("127.0.0.1", SECRET, {}, blocks=self.blocks)
+        self.deleted: list[str] = []
+        self.server = RpcServer(
+            "127.0.0.1", SECRET, {"CleanupOldBlocks": self._cleanup}, blocks=self.blocks
+        )
         self.server.start()
         self.replica = Replica(name, f"{name}.host", str(self.server.endpoint))
+
+    def _cleanup(self, body: bytes) -> bytes:
+        self.deleted += decode(CleanupOldBlocks, body).block_ids
+        return Done().encode()
 
     @property
     def place(self) -> BlockPlace:
@@ -216,6 +224,20 @@ def test_it_may_be_called_again_after_it_has_failed(
     assert info.slice_ is not None
     assert read_record(LocalStorage(str(tmp_path / "ck")), info.slice_) == BYTES
     assert map_block(info.places[0].path).to_pybytes() == BYTES
+
+
+def test_a_block_that_the_driver_does_not_want_is_deleted_with_its_copies(
+    make_handler: Callable[..., BlockHandler], executor: Callable[[str], Executor]
+) -> None:
+    one, gone = executor("one"), executor("gone")
+    handler = make_handler(StorageLevel(True, True, False, False, 3))
+    handler.replicas = [one.replica, gone.replica]
+    info = handler.store("input-0-a-0", BLOCK)
+    assert len(info.places) == 3
+    gone.server.stop()
+    handler.discard(info)
+    assert not Path(info.places[0].path).exists()
+    assert one.deleted == ["input-0-a-0"]
 
 
 def test_the_secret_is_not_shown(make_handler: Callable[..., BlockHandler]) -> None:

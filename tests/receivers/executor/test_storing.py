@@ -248,7 +248,7 @@ def test_a_receiver_that_waits_asks_until_the_driver_answers(
 
         def no_answer() -> UpdateHeldBytes:
             asked.append(1)
-            raise RpcUnavailableError("nobody is there")
+            raise RpcUnavailableError("nobody is there", "driver", "AskHeldBytes")
 
         with monkeypatch.context() as patched:
             patched.setattr(world.supervisor._held, "_ask", no_answer)
