@@ -20,20 +20,7 @@ class LeftOut:
     part: str = QUERY
 
 
-PENDING = (
-    LeftOut("avg(DISTINCT decimal) differs in the last digits", r"avg\(DISTINCT [mw]\)"),
-    LeftOut("distinct() in update mode does not repeat an updated row", r"\.distinct\(\)[^$]*'update'"),
-    LeftOut("a query that the optimizer proves empty is refused at its restart",
-            r"'(false|k > 1 AND k < 1|k IS NULL AND k = 1)'"),
-    LeftOut("interval types, TIME and structs with two fields of one name fail in the first batch",
-            r"make_ym_interval|make_interval|make_time|named_struct\('n', k, 'n'"),
-    LeftOut("toTable fills and drops columns", r"sink='table'"),
-    LeftOut("files with one modification time are read in another order", r"one_time=True"),
-    LeftOut("the pipe operator is refused after some operators", r"\|>"),
-    LeftOut("uuid() and rand() repeat in every batch", r"uuid\(|rand\("),
-    LeftOut("current_timestamp() in a join condition and in Expand", r"current_timestamp\(\)"),
-    LeftOut("foreach fails on bytes that are not UTF-8", r"cast\(x AS string\)[^$]*sink='foreach'"),
-)  # fmt: skip
+PENDING: tuple[LeftOut, ...] = ()
 
 ON_PURPOSE = (
     LeftOut("a row that a later filter drops moves the watermark; Spark's optimizer filters before that",
