@@ -104,6 +104,24 @@ def test_a_query_without_state_equals_its_batch(world: Callable[..., Written]) -
     assert str(outcome) == "equal: 3 rows, after batch 1, compared with the sink"
 
 
+def test_a_union_of_streams_equals_its_batch(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark numbers the tasks of a union as a whole: each reads the splits of its own stream all the same."""
+    streams = [MemoryStream("n int", keep=True) for _ in range(2)]
+    one, two = (spark.readStream.format(stream.name).load() for stream in streams)
+    writer = one.union(two).writeStream.format("memory").queryName("verified_union")
+    query = writer.option("checkpointLocation", str(tmp_path)).start()
+    with stopped_at_end(query):
+        for number in range(2):
+            for place, stream in enumerate(streams):
+                stream.add([(10 * place + number,)])
+            query.processAllAvailable()
+        report = query.verify()
+    for stream in streams:
+        stream.close()
+    assert report.equal, report
+    assert report.rows == 4
+
+
 @pytest.mark.parametrize("mode", ["complete", "update"])
 def test_an_aggregation_equals_its_batch(world: Callable[..., Written], mode: str) -> None:
     written = world(by_name, mode)

@@ -1,6 +1,6 @@
-"""A state step knows its state partition by the number of its task. Some operations of Spark run several
-partitions in one task, number tasks anew, or read only a part of the rows: an exchange below them ends the
-stage of the step.
+"""A state step takes its state partition from its rows; one without rows knows it by the number of its task.
+Some operations of Spark run several partitions in one task, number tasks anew, or read only a part of the
+rows: an exchange below them ends the stage of the step.
 """
 
 from __future__ import annotations
