@@ -22,6 +22,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructField, StructType
 
 import tidemill
+from tests.checkpoint.drawings import write_unchecked
 from tests.waiting import wait_for
 from tidemill.batches.batch import RangeSize
 from tidemill.batches.table_source import SplitSource
@@ -426,7 +427,7 @@ def test_a_damaged_checkpoint_is_refused_by_the_file_that_is_damaged(place: Plac
         if file.parts[0] == "state":
             # This machine also has the state in a cache, under the query's id.
             new_id = json.dumps({"id": str(uuid.uuid4())})
-            (place.checkpoint / "metadata").write_text(new_id)
+            write_unchecked(place.checkpoint / "metadata", new_id)
         target = place.checkpoint / file
         target.write_bytes(target.read_bytes()[: target.stat().st_size // 2])
         place.put("c", "2\n")

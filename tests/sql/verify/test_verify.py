@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as sql
 
+from tests.checkpoint.drawings import write_unchecked
 from tests.sql.batches import Batches, stopped_at_end
 from tests.waiting import wait_for
 from tidemill.errors import IllegalStateError, UnsupportedError
@@ -231,7 +232,7 @@ def test_state_that_somebody_has_changed_is_noticed(
     assert written.query.verify()
     written.query.stop()
     before, after = (written.folder / "c" / "commits" / name for name in ("1", "2"))
-    after.write_text(before.read_text())
+    write_unchecked(after, before.read_text())
     outcome = written.query.verify()
     assert not outcome
     assert outcome.compared_with == "the state"
