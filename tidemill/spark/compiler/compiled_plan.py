@@ -152,17 +152,16 @@ class CompiledPlan:
             scan = scan_of(self._c, stream.node, relations[stream.source_id])
             scans.setdefault(stream.source_id, []).append(scan)
             return scan
-        if stream.below:
-            children = [
-                child if below is None else self._renewed(below, relations, scans, context)
-                for child, below in zip(stream.children, stream.below, strict=True)
-            ]
-        elif context is None:
+        if not stream.below:
+            if context is not None:
+                return self._binder.bound(stream.node, context)
             return self._renewed_fetch(stream.node)
-        else:
-            children = [self._renewed_fetch(stream.node.child())]
+        children = [
+            child if below is None else self._renewed(below, relations, scans, context)
+            for child, below in zip(stream.children, stream.below, strict=True)
+        ]
         if stream.is_step and context is not None:
-            return self._binder.bound(stream.node, children[0], context)
+            return self._binder.bound(stream.node, context, children[0])
         return stream.node.withNewChildren(self._c.seq(children))
 
     def _renewed_fetch(self, node: Node) -> Node:
