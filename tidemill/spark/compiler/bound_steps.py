@@ -16,14 +16,19 @@ from tidemill.tasks.bound_step import BoundStep
 
 
 @dataclass(frozen=True)
-class _Function:
-    """A function in a node of the plan. Reading these takes calls of the JVM, so they are read once."""
+class _Step:
+    """A step of the plan, taken apart: reading it takes many calls of the JVM, so it is read once."""
 
+    node: Node
+    child: Node
     udf: Any
+    is_fetch: bool
     command: bytes
     row_type: Any
-    # The parameters of a function besides its command: environment, files, Python, broadcasts, accumulator.
-    others: tuple[Any, ...]
+    # The parameters of the constructors besides those that change: of the function, the UDF and the node.
+    function_others: tuple[Any, ...]
+    udf_others: tuple[Any, ...]
+    node_others: tuple[Any, ...]
 
 
 class StepBinder:
@@ -31,34 +36,41 @@ class StepBinder:
 
     def __init__(self, catalyst: Catalyst) -> None:
         self._c = catalyst
-        self._functions: dict[int, _Function] = {}
+        self._steps: dict[int, _Step] = {}
+        self._function: Any = None
 
     def is_step(self, node: Node) -> bool:
         """Return True for a node of a physical plan that asks for its batch."""
         return is_fetch(self._c, node) or is_state_step(self._c, node)
 
-    def bound(self, node: Node, child: Node, context: BatchContext) -> Node:
-        """Return a step of the plan over another child, for that batch. The step must not be garbage
-        before the binder is.
-        """
-        function = self._functions.get(id(node))
-        if function is None:
-            function = self._functions[id(node)] = self._function(node)
-        splits = context.splits_json() if is_fetch(self._c, node) else "{}"
-        step = BoundStep(function.command, context.to_json(), splits)
-        command: bytes = cloudpickle.dumps((step, function.row_type))  # type: ignore[no-untyped-call]
-        bound = self._c.jvm.org.apache.spark.api.python.SimplePythonFunction(
-            bytearray(command), *function.others
-        )
-        udf = self._c.copy(function.udf, {1: bound})
-        return node.copy(udf, node.output(), child, node.isBarrier(), node.profile())
+    def bound(self, node: Node, context: BatchContext, child: Node = None) -> Node:
+        """Return a step of the plan for that batch, over another child if there is one.
 
-    def _function(self, node: Node) -> _Function:
+        The node must live as long as the binder.
+        """
+        step = self._steps.get(id(node))
+        if step is None:
+            step = self._steps[id(node)] = self._taken_apart(node)
+        splits = context.splits_json() if step.is_fetch else "{}"
+        bound = BoundStep(step.command, context.to_json(), splits)
+        command: bytes = cloudpickle.dumps((bound, step.row_type))  # type: ignore[no-untyped-call]
+        function = self._function(bytearray(command), *step.function_others)
+        name, *others = step.udf_others
+        udf = step.udf.copy(name, function, *others)
+        output, *others = step.node_others
+        return node.copy(udf, output, step.child if child is None else child, *others)
+
+    def _taken_apart(self, node: Node) -> _Step:
+        c = self._c
         udf = node.func()
         function = udf.func()
-        bytes_type = self._c.module("scala.reflect.ClassTag").Byte()
-        return _Function(
+        self._function = c.jvm.org.apache.spark.api.python.SimplePythonFunction
+        bytes_type = c.module("scala.reflect.ClassTag").Byte()
+        return _Step(
+            node,
+            node.child(),
             udf,
+            is_fetch(c, node),
             bytes(function.command().toArray(bytes_type)),
             _parse_datatype_json_string(udf.dataType().json()),
             (
@@ -69,4 +81,13 @@ class StepBinder:
                 function.broadcastVars(),
                 function.accumulator(),
             ),
+            (
+                udf.name(),
+                udf.dataType(),
+                udf.children(),
+                udf.evalType(),
+                udf.udfDeterministic(),
+                udf.resultId(),
+            ),
+            (node.output(), node.isBarrier(), node.profile()),
         )

@@ -168,13 +168,13 @@ class CompiledPlan:
         if renewed.is_step and not renewed.below:  # a fetch
             if context is None:
                 return self._renewed_fetch(node)
-            return self._binder.bound(node, self._renewed_fetch(node.child()), context)
+            return self._binder.bound(node, context)
         children = [
             child if below is None else self._renew(below, batch, context)
             for child, below in zip(renewed.children, renewed.below, strict=True)
         ]
         if renewed.is_step and context is not None:
-            return self._binder.bound(node, children[0], context)
+            return self._binder.bound(node, context, children[0])
         if renewed.seeds:
             node = self._c.copy(node, {i: make(batch.seed) for i, make in renewed.seeds.items()})
         return self._c.with_children(node, children)
