@@ -105,6 +105,18 @@ def test_a_full_disk_takes_a_file_without_its_sidecar(
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
+def test_a_disk_that_is_full_within_a_sidecar_damages_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The system takes the part of it that has room, and reports no error."""
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda handle, data: write(handle, data[:4096]))
+    storage, large = LocalStorage(str(tmp_path)), bytes(1 << 20)
+    storage.write("file", large)
+    assert storage.read("file") == large
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
 def test_a_reader_between_two_files_of_a_name_sees_no_damage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -33,6 +33,7 @@ between, its sidecar had been deleted before (2).
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 import uuid
@@ -122,7 +123,10 @@ def write_sidecar(path: str, sums: bytes) -> None:
     try:
         handle = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         try:
-            os.write(handle, sums)
+            if os.write(handle, sums) < len(
+                sums
+            ):  # a full disk takes a part of it without an error
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), staged)
             if len(sums) > _ONE_BLOCK:
                 os.fsync(handle)
         finally:

@@ -286,6 +286,23 @@ def test_an_entry_that_is_gone_although_its_batch_is_committed_is_found_at_start
         assert f"from {gone} to 1 have been written elsewhere" in str(error.value)
 
 
+def test_a_query_comes_back_after_batches_that_went_elsewhere(
+    query: FakeQuery, target: Path
+) -> None:
+    """Spark looks for batch 9 in ``9.compact``, whoever has written it."""
+    query.start(FileSink("parquet", str(target)))
+    query.write(0, [(0, "a")])
+    for elsewhere in range(1, 11):
+        query.storage.write(f"offsets/{elsewhere}", b"v1")
+        query.storage.write(f"commits/{elsewhere}", b"v1")
+    with pytest.raises(DamagedCheckpointError, match="allowMissingBatches"):
+        query.start(FileSink("parquet", str(target)))
+    query.start(FileSink("parquet", str(target), options={"allowMissingBatches": "true"}))
+    query.write(11, [(11, "b")])
+    assert sorted_rows(query.spark.read.parquet(str(target))) == [(0, "a"), (11, "b")]
+    query.start(FileSink("parquet", str(target)))
+
+
 def test_a_changed_entry_is_found_at_start(query: FakeQuery, target: Path) -> None:
     query.start(FileSink("parquet", str(target)))
     query.write(0, [(0, "a")])

@@ -80,6 +80,16 @@ def test_a_link_to_a_file_is_one(incoming: Path, tmp_path: Path) -> None:
     assert paths(LocalDirectory(str(incoming))) == {str(incoming / "link")}
 
 
+def test_a_link_is_read_when_what_it_leads_to_comes(incoming: Path, tmp_path: Path) -> None:
+    """The directory with the link does not change by that."""
+    first = put(incoming, "a", 100)
+    (incoming / "link").symlink_to(tmp_path / "elsewhere")
+    lister = LocalDirectory(str(incoming), ManualClock(1 << 42))
+    assert paths(lister) == paths(lister) == {first}
+    (tmp_path / "elsewhere").write_text("x")
+    assert paths(lister) == {first, str(incoming / "link")}
+
+
 def test_a_pattern_stands_for_all_its_directories_also_new_ones(tmp_path: Path) -> None:
     for day in ("01", "02"):
         (tmp_path / day / "in").mkdir(parents=True)

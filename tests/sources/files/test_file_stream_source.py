@@ -855,6 +855,18 @@ def test_directories_show_what_comes_whatever_their_modification_times(
         assert [file.path.rsplit("/", 1)[-1] for file in tree.new_files()] == [name]
 
 
+@pytest.mark.parametrize("target", ["file", "k=1/file"])
+def test_a_link_is_read_when_what_it_leads_to_comes(
+    incoming: Path, tmp_path: Path, target: str
+) -> None:
+    """The directory with the link does not change by that."""
+    (incoming / target.split("/")[0]).symlink_to(tmp_path / "elsewhere" / target.split("/")[0])
+    tree = LocalTree(str(incoming), FileFilter(), False, SeenFiles(), ManualClock(NOW_MS))
+    assert tree.new_files() == tree.new_files() == []
+    put(tmp_path / "elsewhere", target, 1)
+    assert [file.path for file in tree.new_files()] == [uri_of(str(incoming / target))]
+
+
 @pytest.mark.parametrize("change", ["touched", "replaced by a file with its inode"])
 def test_a_file_that_was_too_old_comes_when_it_is_not_any_more(incoming: Path, change: str) -> None:
     clock = ManualClock(NOW_MS)

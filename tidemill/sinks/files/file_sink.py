@@ -58,7 +58,9 @@ class FileSink(Sink):
     * ``retention``, such as ``7d``: files that are older leave the manifest, when it is next written as a
       whole, and are not read any more. They are not deleted;
     * ``allowForeignFiles``: write into a directory that has other files, too. Readers of the manifest stop
-      seeing those.
+      seeing those;
+    * ``allowMissingBatches``: go on although the manifest lacks the last batches of the query, because they
+      have been written elsewhere. The manifest gets empty ones in their place.
     """
 
     modes = (APPEND,)
@@ -250,7 +252,7 @@ class FileSink(Sink):
             if not self._options.allow_foreign_files and not is_first:
                 self._require_no_files()
             self._require_unclaimed(runtime)
-            self._manifest.require_complete(max(committed, default=None))
+            self._require_complete(committed)
             return
         self._require_unclaimed(runtime)
         if not planned:
@@ -263,9 +265,13 @@ class FileSink(Sink):
                 f"it has batches up to {latest}, and the checkpoint {runtime.checkpoint.uri} has planned "
                 f"only those up to {max(planned)}"
             )
-        self._manifest.require_complete(max(committed, default=None))
+        self._require_complete(committed)
         if self._manifest.owner() is not None:  # this query
             self._manifest.sweep()
+
+    def _require_complete(self, committed: Sequence[int]) -> None:
+        allow = self._options.allow_missing_batches
+        self._manifest.require_complete(None if allow else max(committed, default=None))
 
     def _require_no_files(self) -> None:
         found = next(self._target.walk(), None)

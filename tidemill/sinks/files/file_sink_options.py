@@ -12,7 +12,7 @@ from tidemill.spark.files.file_formats import format_options
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-OWN = ("retention", "allowForeignFiles")
+OWN = ("retention", "allowForeignFiles", "allowMissingBatches")
 OF_THE_QUERY = ("checkpointLocation", "path", "queryName")
 # Options of every format that Spark's lists lack.
 OF_ALL_FORMATS = ("compression", "maxRecordsPerFile", "partitionOverwriteMode", "timeZone")
@@ -25,6 +25,7 @@ class FileSinkOptions:
         all_options = Options(options, "the file sink")
         self.retention_ms = all_options.read("retention", _retention_ms, None)
         self.allow_foreign_files = all_options.read("allowForeignFiles", boolean, False)
+        self.allow_missing_batches = all_options.read("allowMissingBatches", boolean, False)
         self.for_spark = dict(all_options.without([*OWN, *OF_THE_QUERY]))
 
     def check(self, session: SparkSession, format: str) -> None:

@@ -123,7 +123,7 @@ class FileManifest:
         """Refuse a manifest that lacks a batch, or whose files are damaged.
 
         All files that are needed to read it are read. ``last_committed`` is the last batch that the query's
-        checkpoint has committed: the manifest got it before.
+        checkpoint has committed: the manifest got it before. With None only the files are checked.
         """
         for _ in self._log.files():
             pass
@@ -136,8 +136,8 @@ class FileManifest:
             f"{self._directory.uri}/{FOLDER}/{latest + 1}",
             f"is missing, although the query has committed its batches up to {last_committed}",
             "Restore it from a backup: without it, nobody sees the files of that batch. If the batches from "
-            f"{latest + 1} to {last_committed} have been written elsewhere on purpose, make a file for each "
-            "of them there, with v1 as its only line. Nothing has been changed.",
+            f"{latest + 1} to {last_committed} have been written elsewhere on purpose, set the option "
+            "allowMissingBatches of this sink to true. Nothing has been changed.",
             self._directory.uri,
         )
 

@@ -187,9 +187,13 @@ class LocalDirectory:
                 identity = _identity(path)
                 status = os.stat(path)
             except OSError as error:
-                if is_missing(error):
-                    continue  # gone since it was listed; a dangling link never was a file
-                raise
+                if not is_missing(error):
+                    raise
+                if (
+                    identity is not None
+                ):  # a link, and what it leads to may come without a new listing
+                    remaining.append(name)
+                continue
             modified_ms = status.st_mtime_ns // 1_000_000
             if not stat.S_ISREG(status.st_mode) or modified_ms <= modified_after_ms:
                 if identity is not None:

@@ -175,6 +175,7 @@ class LocalTree:
         uris: dict[str, str] = {}
         too_old: dict[str, int] = {}
         candidates: list[FoundFile] = []
+        has_dangling_links = False
         with os.scandir(path) as entries:
             for entry in entries:
                 name = entry.name
@@ -196,8 +197,11 @@ class LocalTree:
                         continue
                     status = entry.stat()
                 except OSError as error:
-                    if is_missing(error):
-                        continue  # gone since it was listed; a dangling link never was a file
+                    if is_missing(
+                        error
+                    ):  # gone since it was listed, or what a link leads to is not there
+                        has_dangling_links |= entry.is_symlink()
+                        continue
                     raise _unavailable(entry.path, error) from error
                 if not stat.S_ISREG(status.st_mode):
                     continue
@@ -209,7 +213,8 @@ class LocalTree:
                     too_old[name] = entry.inode()
         folder.folders, folder.uris = folders, uris
         folder.too_old, folder.candidates = too_old, candidates
-        folder.mark = lasting_mark(folder_status, now_ms)
+        # What a link leads to may come without any change of this directory.
+        folder.mark = None if has_dangling_links else lasting_mark(folder_status, now_ms)
         if rechecks:
             folder.rechecked_ms = now_ms
 
