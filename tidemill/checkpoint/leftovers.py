@@ -20,19 +20,19 @@ from tidemill.errors import CheckpointError
 RDDS = "rdds"
 WRITTEN_FOLDERS = ("offsets", "commits", "sources", "state", "received")
 """The folders in which Tidemill and its tasks write files."""
-HARMLESS = ("lost+found",)
-"""What a new disk has at its root."""
+_UUID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_HARMLESS = re.compile(rf"lost\+found|{_UUID.pattern}")
+"""What a new disk has at its root, and the folder that ``SparkContext.setCheckpointDir`` makes."""
 
-_OWN = {OWNER, "metadata", "plan", PROGRAM, RDDS, *WRITTEN_FOLDERS, *HARMLESS}
-_SOURCE_FILE = re.compile(r"initial|before|record-size|[0-9]+(\.compact)?")
+_OWN = {OWNER, "metadata", "plan", PROGRAM, RDDS, *WRITTEN_FOLDERS}
+_SOURCE_FILE = re.compile(r"initial|before|unlisted|record-size|[0-9]+(\.compact)?")
 _STATE_FILE = re.compile(r"-?[0-9]+\.[0-9a-f]+\.(changes|snapshot)")
 _NUMBER = re.compile("[0-9]+")
-_UUID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 def require_no_foreign_files(storage: Storage) -> None:
     """Refuse a directory for a new stream that has visible files of somebody else."""
-    names = set(storage.list("")) - set(HARMLESS)
+    names = {name for name in storage.list("") if not _HARMLESS.fullmatch(name)}
     if PROGRAM in names:
         return  # a stream's, which is refused or recovered for other reasons
     foreign = sorted(names - _OWN if OWNER in names else names)

@@ -4,7 +4,7 @@ A state partition comes with its rows: the last column of a step's input says wh
 a step without rows goes by the number of its task, for what a watermark or complete mode wants of its state;
 that number is right where no other operation of the same stage has numbered the tasks anew, which the
 compiler sees to (:mod:`tidemill.spark.compiler.stateful.task_numbers`), and so does whoever hands rows to a
-user's code (:mod:`tidemill.spark.compiler.kept_rows`).
+user's code (:mod:`tidemill.spark.compiler.computing.kept_rows`).
 """
 
 from __future__ import annotations

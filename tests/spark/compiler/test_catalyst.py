@@ -19,6 +19,7 @@ from tidemill.spark.compiler.batch_output import ComputedOutput
 from tidemill.spark.compiler.batch_time import BatchTime
 from tidemill.spark.compiler.catalyst import Catalyst
 from tidemill.spark.compiler.compiled_plan import CompiledPlan
+from tidemill.spark.compiler.computing.row_counter import RowCounter
 from tidemill.spark.compiler.event_time import (
     EventTimes,
     WatermarkSpec,
@@ -32,7 +33,6 @@ from tidemill.spark.compiler.event_time import (
 from tidemill.spark.compiler.placeholder import source_id_of, streaming_leaves
 from tidemill.spark.compiler.plan_rewriting import StateSteps
 from tidemill.spark.compiler.query_compiler import QueryCompiler
-from tidemill.spark.compiler.row_counter import RowCounter
 from tidemill.spark.compiler.stateful.aggregation import (
     AGGREGATES,
     AggregateSpec,

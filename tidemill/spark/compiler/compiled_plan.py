@@ -16,16 +16,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tidemill.spark.compiler.batch_seeds import BatchSeeds, Renewal
-from tidemill.spark.compiler.bound_steps import StepBinder
 from tidemill.spark.compiler.catalyst import Catalyst, Node
+from tidemill.spark.compiler.computing.bound_steps import StepBinder
+from tidemill.spark.compiler.computing.kept_rows import computed_rows
+from tidemill.spark.compiler.computing.row_counter import RowCounter
 from tidemill.spark.compiler.event_time import (
     EventTimes,
     WatermarkSpec,
     event_times,
     is_watermark_metric,
 )
-from tidemill.spark.compiler.kept_rows import computed_rows
-from tidemill.spark.compiler.row_counter import RowCounter
 from tidemill.spark.compiler.stateful.state_steps import is_state_step
 from tidemill.spark.compiler.stream_leaves import FileRelations, is_fetch, scan_of, template_source
 
