@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import threading
+import uuid
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from tidemill.common.clock import ManualClock
 from tidemill.progress.batch_info import BatchInfo, OutputOperationInfo, StreamInputInfo
 from tidemill.progress.events import BatchCompleted, ReceiverStarted, StreamingStarted
 from tidemill.progress.listener_bus import ListenerBus
+from tidemill.progress.query_events import query_started, query_terminated
 from tidemill.streaming import StreamingListener
 
 
@@ -114,6 +116,34 @@ def test_events_wait_for_a_slow_listener_up_to_a_limit_and_the_log_counts_the_ot
     bus.stop()
     assert listener.seen == [0, 1, 2, 3, 4, 9]
     assert direct.seen == list(range(10)), "what must know every event misses none"
+
+
+def test_a_slow_listener_hears_that_a_query_has_started_and_ended() -> None:
+    release = threading.Event()
+    seen: list[str] = []
+
+    class Slow:
+        def onStreamingStarted(self, streamingStarted: Any) -> None:
+            assert release.wait(30)
+
+        def onQueryStarted(self, event: Any) -> None:
+            seen.append(event.name)
+
+        def onQueryTerminated(self, event: Any) -> None:
+            seen.append(event.exception)
+
+    ids = str(uuid.uuid4()), str(uuid.uuid4())
+    bus = ListenerBus("test", capacity=2)
+    bus.add_listener(Slow())
+    bus.start()
+    for time_ms in range(4):
+        bus.post(StreamingStarted(time_ms))
+    bus.post(query_started(*ids, "late", 0))
+    bus.post(query_terminated(*ids, ValueError("broken"), None))
+    assert bus.dropped == 2
+    release.set()
+    bus.stop(30)
+    assert seen == ["late", "broken"]
 
 
 def test_a_direct_listener_that_fails_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:

@@ -12,9 +12,14 @@ from tidemill.progress.batch_info import BatchInfo, OutputOperationInfo, Receive
 
 
 class StreamEvent:
-    """Base of all events; ``listener_method`` names the method of the listener that it goes to."""
+    """Base of all events; ``listener_method`` names the method of the listener that it goes to.
+
+    ``is_never_dropped`` is for events that come once in a life: a listener that misses the end of a query
+    would watch it for ever.
+    """
 
     listener_method: ClassVar[str]
+    is_never_dropped: ClassVar[bool] = False
 
     def for_listener(self) -> object:
         """Return the argument for that method: this event, or PySpark's object if listeners expect one."""

@@ -24,7 +24,8 @@ class ListenerBus:
 
     At most ``capacity`` events wait. While so many wait for a slow listener, new events are dropped for all
     listeners of the queue, as in Spark, and the log says how many. So nothing that has to know every event
-    may listen to the queue: see :meth:`add_direct_listener`.
+    may listen to the queue: see :meth:`add_direct_listener`. The start and the end of a query always wait:
+    they are few.
     """
 
     def __init__(self, name: str, capacity: int = CAPACITY, clock: Clock | None = None) -> None:
@@ -64,7 +65,7 @@ class ListenerBus:
     def post(self, event: StreamEvent) -> None:
         self._tell(self._direct, event)
         with self._lock:
-            if self._undelivered < self._capacity:
+            if event.is_never_dropped or self._undelivered < self._capacity:
                 if self._loop.post(event):
                     self._undelivered += 1
                 return

@@ -40,6 +40,7 @@ class QueryEvent(StreamEvent):
 
 class QueryStarted(QueryEvent):
     listener_method = "onQueryStarted"
+    is_never_dropped = True
 
 
 class QueryProgressed(QueryEvent):
@@ -52,6 +53,7 @@ class QueryIdle(QueryEvent):
 
 class QueryTerminated(QueryEvent):
     listener_method = "onQueryTerminated"
+    is_never_dropped = True
 
 
 def query_started(query_id: str, run_id: str, name: str | None, time_ms: int) -> QueryStarted:
