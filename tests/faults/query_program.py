@@ -33,9 +33,9 @@ from pyspark.sql import functions as F
 
 import tidemill
 from tidemill.batches import durable
-from tidemill.checkpoint import ownership
 from tidemill.checkpoint.batch_log import BatchLog
 from tidemill.checkpoint.storage import open_storage
+from tidemill.common import processes
 from tidemill.common.fault_points import fault_point
 from tidemill.sql.execution import query_pipeline
 from tidemill.state import operators
@@ -164,7 +164,7 @@ def make_limits_small() -> None:
     operators.SNAPSHOT_EVERY = 2
     query_pipeline.MOST_PARTITIONS_IN_ONE_TASK = 2
     if os.environ.get(ELSEWHERE):
-        ownership._machine = lambda: "elsewhere"  # type: ignore[attr-defined]
+        processes._machine = lambda: "elsewhere"  # type: ignore[attr-defined]
 
 
 def main(
