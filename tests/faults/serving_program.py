@@ -16,7 +16,8 @@ from tests.faults.query_program import SCHEMA, make_limits_small, new_session, s
 def main(folder_name: str, every: str) -> None:
     make_limits_small()
     folder = Path(folder_name)
-    spark = new_session("local[2]", 3)
+    # A busy machine takes longer than the minute that a graceful stop has by default.
+    spark = new_session("local[2]", 3, {"spark.streaming.gracefulStopTimeout": "240s"})
     stream = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1)
     query = start_windows(stream.json(str(folder / "incoming")), folder, every)
     query.awaitTermination()
