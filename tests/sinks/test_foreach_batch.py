@@ -280,7 +280,8 @@ def test_what_the_code_does_to_its_session_stays_there(spark: SparkSession, tmp_
             )
         )
 
-    to_dataframe: Any = spark.sparkContext.parallelize([(1,)])
+    records: Any = spark.sparkContext.parallelize([(1,)])
+    session_before = records.toDF(["n"]).sparkSession
     with numbers() as stream:
         before = spark.conf.get("spark.sql.shuffle.partitions")
         query = start(read(spark, stream), use, tmp_path / "checkpoint")
@@ -288,7 +289,7 @@ def test_what_the_code_does_to_its_session_stays_there(spark: SparkSession, tmp_
             for _ in range(2):
                 stream.add([(1, 1)])
                 query.processAllAvailable()
-            assert to_dataframe.toDF(["n"]).sparkSession is spark
+            assert records.toDF(["n"]).sparkSession is session_before
         assert seen == [
             (["rows_0"], 3, True),
             (["rows_0", "rows_1"], 3, True),

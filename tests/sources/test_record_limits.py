@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark import SparkConf
 
 from tests.batches.planning import plan_batch
 from tests.tasks.reports import Report
@@ -37,6 +38,9 @@ class NoSpark:
 
     def accumulator(self, value: Any, param: Any) -> Report:
         return Report()
+
+    def getConf(self) -> SparkConf:
+        return SparkConf(loadDefaults=False)
 
 
 class Directory:

@@ -419,7 +419,7 @@ def test_a_failed_write_changes_nothing(
     assert take(source, START) == (at(0), ["a"])
 
 
-def _disk_is_full(self: object, path: str) -> None:
+def _disk_is_full(self: object, path: str, sums: bytes | None = None) -> None:
     raise OSError("the disk is full")
 
 

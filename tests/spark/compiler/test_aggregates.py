@@ -149,7 +149,8 @@ WINDOW_FUNCTIONS = {
 def aggregate_functions(spark: SparkSession) -> set[str]:
     """Return all aggregate functions of Spark's registry, found by their classes."""
     jvm: Any = spark.sparkContext._jvm
-    registry = spark._jsparkSession.sessionState().functionRegistry()
+    # A new session does not have the functions that other tests have registered.
+    registry = spark.newSession()._jsparkSession.sessionState().functionRegistry()
     aggregate = "org.apache.spark.sql.catalyst.expressions.aggregate.AggregateFunction"
     kind = jvm.java.lang.Class.forName(aggregate)
     listed = registry.listFunction()

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -163,8 +164,9 @@ def test_available_now_reads_what_is_there_in_batches_of_their_limits(
     spark: SparkSession, numbers: MemoryStream, tmp_path: Path
 ) -> None:
     (tmp_path / "in").mkdir()
-    for name in "abc":
+    for second, name in enumerate("abc"):
         (tmp_path / "in" / name).write_text(f"{name}\n")
+        os.utime(tmp_path / "in" / name, (1_772_366_400 + second,) * 2)
     numbers.add(rows(1, 2))
 
     def more(df: Any, batch_id: int) -> None:

@@ -12,6 +12,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from tests.checkpoint.drawings import write_unchecked
 from tests.sql.streams import settings_of
 from tidemill.errors import CheckpointError
 from tidemill.sql.execution.checkpoint import query_plan
@@ -206,7 +207,7 @@ def test_a_checkpoint_that_does_not_say_its_types_gets_them_at_the_next_start(
     version, line = restarts.plan.read_text().split("\n")
     value = json.loads(line)
     del value["operators"][0]["layout"]
-    restarts.plan.write_text(f"{version}\n{json.dumps(value)}")
+    write_unchecked(restarts.plan, f"{version}\n{json.dumps(value)}")
     with caplog.at_level(logging.INFO, query_plan.__name__):
         row = {"k": "a", "v": 5}
         assert restarts.run("k string, v int", by_key("sum(v)"), row) == [("a", 1005)]
