@@ -56,6 +56,7 @@ SETTINGS = {
     # A program that lives for seconds is better off without the compiler for the long run.
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
 }
+FIRST_FILE_S = 1_772_366_400
 ELSEWHERE = "TIDEMILL_TEST_ELSEWHERE"
 """Set in a program that is to believe that it runs on another machine."""
 
@@ -80,13 +81,16 @@ def add_input(incoming: Path, step: int) -> None:
     """Write the file of a step, unless an earlier run has written it."""
     target = incoming / f"step-{step:03d}.json"
     if not target.exists():
-        write(target, "".join(f"{json.dumps(row)}\n" for row in rows_of(step)))
+        # Files of one time would be read in the order of the listing, which is any.
+        write(target, "".join(f"{json.dumps(row)}\n" for row in rows_of(step)), FIRST_FILE_S + step)
 
 
-def write(target: Path, text: str) -> None:
+def write(target: Path, text: str, modified_s: int | None = None) -> None:
     """Write a file whole or not at all, and the same the second time: that makes the output exactly once."""
     staged = target.with_name(f".{target.name}.staged")
     staged.write_text(text)
+    if modified_s is not None:
+        os.utime(staged, (modified_s, modified_s))
     staged.rename(target)
 
 
