@@ -17,6 +17,7 @@ from tests.state.helpers import (
     files,
     on_executor,
     read,
+    restart_process,
     run_all,
     state_in,
 )
@@ -233,3 +234,32 @@ def test_an_executor_that_was_away_catches_up(
     assert home.ask(worker.read, state, base) == model
     assert away.ask(worker.read, state, base) == model
     assert read(state, base) == model
+
+
+def test_only_what_the_killed_have_left_is_swept(
+    workers: Callable[[int], list[Worker]], state: OperatorState, tmp_path: Path
+) -> None:
+    (alive,) = workers(1)
+    killed = Worker(tmp_path / "local")
+    past, now = run_all(state, [{b"a": b"1"}, {b"b": b"2"}])
+    assert read(state, now) == {b"a": (b"1", 0), b"b": (b"2", 1)}
+    for each in (
+        alive,
+        killed,
+    ):  # the copy is further, so each builds the past in a folder of its own
+        each.ask(worker.open_view, state, past)
+    folder = Path(state.local_folder())
+    assert len(list(folder.glob("scratch-*"))) == 2
+    killed.kill()
+    (
+        folder / "0.12345678.deleted"
+    ).mkdir()  # of somebody who was killed while deleting a broken copy
+    (folder / "of somebody else").mkdir()
+    restart_process()
+    assert read(state, now) == {b"a": (b"1", 0), b"b": (b"2", 1)}
+    (left,) = folder.glob("scratch-*")
+    assert not list(folder.glob("*.deleted"))
+    assert (folder / "of somebody else").exists()
+    assert alive.ask(worker.look) == [{b"a": (b"1", 0)}]
+    alive.ask(worker.close_views)
+    assert not left.exists()

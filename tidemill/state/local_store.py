@@ -15,12 +15,11 @@ import fcntl
 import logging
 import os
 import shutil
-import tempfile
 import threading
 import uuid
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -30,6 +29,7 @@ import pyarrow as pa
 from tidemill.state.local_reader import CHANGES, VERSION, LocalReader, pairs_of
 from tidemill.state.packing import TIME_BYTES, pack_many
 from tidemill.state.partition_files import PartitionFiles, batch_of
+from tidemill.state.scratch_folders import DELETED, scratch_folder, sweep_scratch_folders
 
 logger = logging.getLogger(__name__)
 
@@ -256,6 +256,7 @@ def local_store(path: str, timed: bool) -> LocalStore:
             _recent.pop(key, None)  # and closed, unless it is being read
         if store is None:
             _close_deleted()
+            sweep_scratch_folders(os.path.dirname(path))
             try:
                 store = LocalStore(path, timed)
             except lmdb.Error as error:
@@ -283,10 +284,11 @@ def discard_local_store(path: str, error: Exception) -> None:
 
 def delete_local_folder(path: str) -> None:
     """Delete a store, or all stores of a stream; processes that have one open keep their view."""
-    doomed = f"{path}.{uuid.uuid4().hex[:8]}.deleted"
+    doomed = f"{path}.{uuid.uuid4().hex[:8]}{DELETED}"
     with suppress(FileNotFoundError):
         os.rename(path, doomed)
     shutil.rmtree(doomed, ignore_errors=True)
+    sweep_scratch_folders(os.path.dirname(path))  # somebody was killed while doing the same
     with _opening:
         _close_deleted()
 
@@ -294,11 +296,5 @@ def delete_local_folder(path: str) -> None:
 @contextmanager
 def scratch_store(parent: str, timed: bool) -> Iterator[LocalStore]:
     """Open an empty store for one use, and delete it after the ``with`` block."""
-    os.makedirs(parent, exist_ok=True)
-    path = tempfile.mkdtemp(prefix="scratch-", dir=parent)
-    store = LocalStore(path, timed)
-    try:
+    with scratch_folder(parent) as path, closing(LocalStore(path, timed)) as store:
         yield store
-    finally:
-        store.close()
-        shutil.rmtree(path, ignore_errors=True)

@@ -34,6 +34,7 @@ def folders(tmp_path: Path) -> BlockFolders:
 
 @pytest.fixture
 def files(folders: BlockFolders) -> BlockFiles:
+    folders.make()
     return BlockFiles(folders)
 
 
@@ -92,6 +93,7 @@ def test_where_a_block_goes(files: BlockFiles, level: StorageLevel, size: int, f
 
 
 def test_without_a_file_system_in_memory_all_goes_to_disk(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
     files = BlockFiles(BlockFolders(None, str(tmp_path / "disk"), 100))
     assert where(files.put("b", block(1), MEMORY_ONLY)) == "disk"
     files.delete(["b"])
@@ -170,7 +172,7 @@ def test_nobody_else_can_look_into_the_folders(folders: BlockFolders) -> None:
     os.mkdir(folders.disk, mode=0o755)
     before = os.umask(0)
     try:
-        BlockFiles(folders)
+        folders.make()
     finally:
         os.umask(before)
     for folder in (folders.memory, folders.disk):
@@ -179,6 +181,18 @@ def test_nobody_else_can_look_into_the_folders(folders: BlockFolders) -> None:
     assert not os.path.exists(folders.memory)
     assert not os.path.exists(folders.disk)
     folders.remove()
+
+
+def test_a_task_that_comes_after_the_stop_does_not_make_the_folders_again(
+    folders: BlockFolders, tmp_path: Path
+) -> None:
+    folders.make()
+    folders.remove()
+    late = BlockFiles(folders)
+    for level in (MEMORY_AND_DISK, DISK_ONLY):
+        with pytest.raises(FileNotFoundError):
+            late.put("b", block(1), level)
+    assert os.listdir(tmp_path) == []
 
 
 def test_folders_take_no_more_than_half_of_the_memory_that_is_free(

@@ -21,7 +21,7 @@ from tidemill.common.rpc.client import RpcClient
 from tidemill.common.rpc.server import RpcServer
 from tidemill.common.rpc.signing import Endpoint
 from tidemill.errors import ReceiverError, RpcRefusedError, RpcRemoteError, RpcUnavailableError
-from tidemill.receivers.blocks.files import BlockFiles, BlockFolders
+from tidemill.receivers.blocks.files import BlockFolders
 from tidemill.receivers.blocks.server import (
     ENDPOINT_FILE,
     ServerSetup,
@@ -91,7 +91,6 @@ def test_blocks_are_written_and_read(
     server = client(ensure_block_server(setup))
     # A copy from another executor, and a block of another receiver.
     server.write_block("input-0-a1-0", [b"hello ", b"world"])
-    BlockFiles(setup.folders)
     assert setup.folders.memory is not None
     Path(setup.folders.memory, "input-1-b2-0").write_bytes(b"in memory")
     assert server.read_block("input-0-a1-0").to_pybytes() == b"hello world"

@@ -141,6 +141,7 @@ def test_copies_are_deleted_where_they_are(it: World) -> None:
 
 def test_files_of_the_driver_are_deleted(tmp_path: Path) -> None:
     folders = BlockFolders(None, str(tmp_path / "blocks"), 0)
+    folders.make()
     cleaner = BlockCleaner(cast(Any, FakeCalls()), BlockFiles(folders))
     for n in range(2):
         (tmp_path / "blocks" / block(n).block_id).write_bytes(b"x")
@@ -154,6 +155,7 @@ def test_files_that_cannot_be_deleted_are_reported(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     folders = BlockFolders(None, str(tmp_path / "blocks"), 0)
+    folders.make()
     cleaner = BlockCleaner(cast(Any, FakeCalls()), BlockFiles(folders))
     (tmp_path / "blocks" / block(0).block_id).mkdir()
     cleaner.clean([block(0)])

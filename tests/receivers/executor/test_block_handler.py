@@ -81,7 +81,9 @@ def make_handler(tmp_path: Path) -> Iterator[Callable[..., BlockHandler]]:
     made: list[BlockHandler] = []
 
     def make(level: StorageLevel = ONCE, **options: Any) -> BlockHandler:
-        files = BlockFiles(BlockFolders(None, str(tmp_path / "blocks"), 0))
+        folders = BlockFolders(None, str(tmp_path / "blocks"), 0)
+        folders.make()
+        files = BlockFiles(folders)
         here = BlockPlace("1", "one.host", "", HERE)
         made.append(BlockHandler(3, level, files, here, SECRET, **options))
         return made[-1]

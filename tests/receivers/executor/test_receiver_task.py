@@ -47,6 +47,7 @@ def it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
         server = RpcServer("127.0.0.1", SECRET, handlers)
         server.start()
         folders = BlockFolders(None, str(tmp_path / "blocks"), 0)
+        folders.make()
         settings = SupervisorSettings(block_interval_ms=20, restart_delay_ms=1)
         setup = ExecutorSetup("run", str(server.endpoint), SECRET, folders, supervisor=settings)
         yield World(world, setup)

@@ -39,9 +39,8 @@ class BlockFolders:
         for folder in (self.memory, self.disk):
             if folder is not None:
                 os.makedirs(folder, mode=0o700, exist_ok=True)
-                os.chmod(
-                    folder, 0o700
-                )  # fails, as it should, if the folder belongs to another user
+                # Fails, as it should, if the folder belongs to another user.
+                os.chmod(folder, 0o700)
 
     def remove(self) -> None:
         for folder in (self.memory, self.disk):
@@ -98,13 +97,16 @@ def _is_claimed(folder: str) -> bool:
 
 
 class BlockFiles:
-    """Writes and deletes the blocks of this process. To read a block, its path is enough."""
+    """Writes and deletes the blocks of this process. To read a block, its path is enough.
+
+    It never makes the folders: who removes them has made them. A receiver's task that comes late, after the
+    stream has been stopped, would make them again, and nobody would remove them.
+    """
 
     def __init__(self, folders: BlockFolders) -> None:
         self._folders = folders
         self._lock = threading.Lock()
         self._in_memory: dict[str, int] = {}
-        folders.make()
 
     def put(self, block_id: str, data: pa.Buffer, level: StorageLevel) -> str:
         """Write a block and return its path. A block that does not fit into memory goes to disk, whatever

@@ -110,6 +110,7 @@ class Blocks:
     """Gives the blocks of an executor to its server."""
 
     def __init__(self, folders: BlockFolders) -> None:
+        folders.make()
         self._folders = folders
         self._files = BlockFiles(folders)
 

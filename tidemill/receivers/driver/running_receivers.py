@@ -236,9 +236,9 @@ def _driver_files(folders: BlockFolders | None) -> BlockFiles | None:
     """Make the folders of local mode. On a cluster every executor has its own: return None."""
     if folders is None:
         return None
-    files = BlockFiles(folders)
+    folders.make()
     claim(folders)
-    return files
+    return BlockFiles(folders)
 
 
 def _driver_hosts(conf: Any, is_local: bool) -> tuple[str, str]:
