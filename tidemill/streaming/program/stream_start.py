@@ -74,10 +74,16 @@ class StreamStart:
         self._upgraded_from = header
         self._renames = renames
 
-    def prepare(self, bus: ListenerBus, on_error: Callable[[BatchError], None]) -> StreamRun:
+    def prepare(
+        self,
+        bus: ListenerBus,
+        on_error: Callable[[BatchError], None],
+        on_halt: Callable[[], None],
+    ) -> StreamRun:
         """Make everything ready, and return the run, whose batches begin with its ``start()``.
 
-        Leave nothing running if that fails.
+        ``on_halt`` is called, on a thread of its own, when no batch can follow the one that failed. Leave
+        nothing running if making ready fails.
         """
         directory = self._graph.checkpoint_directory
         conf = self._graph.spark_context.getConf()
@@ -102,7 +108,7 @@ class StreamStart:
                 self._prepare_rdd_checkpoints(self._durable, directory)
             if receiver_sources(self._graph):
                 self.receivers = StreamReceivers(self._graph, self._clock, bus, self._durable)
-            run = StreamRun(self._graph, self._clock, bus, on_error, self._durable)
+            run = StreamRun(self._graph, self._clock, bus, on_error, on_halt, self._durable)
             run.start_threads()
             if self._durable is not None:
                 self._durable.keep_ownership(run.lose_ownership)
