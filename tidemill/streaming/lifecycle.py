@@ -273,7 +273,8 @@ class StreamLifecycle:
                 name,
             )
         operator_state = state.state_of(node.operator_id)
-        return state_rdd(self._sc, operator_state, state.latest(node.operator_id))
+        versions = state.latest(node.operator_id)
+        return state_rdd(self._sc, operator_state, versions, self._graph.program_classes)
 
     def addStreamingListener(self, streamingListener: StreamingListener) -> None:
         """Tell ``streamingListener`` of all events of batches, output operations and receivers."""

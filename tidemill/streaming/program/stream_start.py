@@ -40,9 +40,11 @@ from tidemill.receivers.driver.executor_allocation import (
 from tidemill.spark.session.executors import SparkExecutors
 from tidemill.state.operators import StateOperators
 from tidemill.state.partition_state import OperatorState
+from tidemill.state.program_classes import ProgramClasses
 from tidemill.streaming.graph.state import StatefulNode
 from tidemill.streaming.program.graph_pickle import pickle_graph
 from tidemill.streaming.program.program_header import assign_operator_ids, program_header
+from tidemill.streaming.program.program_pickler import classes_of
 from tidemill.streaming.program.resume_point import ResumePoint
 from tidemill.streaming.program.upgrade import OperatorRenames, take_over_operators
 from tidemill.streaming.scheduling.receiver_streams import StreamReceivers, receiver_sources
@@ -187,6 +189,7 @@ class StreamStart:
             for node in nodes:
                 _require_same_placement(node, state.operators)
         self._graph.running_state = state
+        self._graph.program_classes = ProgramClasses(classes_of(self._graph))
         self._state = state
         state.start()
 
