@@ -1,7 +1,7 @@
 # make demo   run a windowed hot-word count (SECONDS=20 to end by itself)
 # make test   lint, types and all tests
 # make test-faults  kill a program a hundred times and compare (ten minutes or more)
-# make test-long  more generated rows, runs and queries (half an hour or more)
+# make test-long  more generated rows, runs, queries and programs (an hour or more)
 # make test-cluster  kill workers, executors and drivers of a real cluster, in ten rounds
 # make bench  the benchmarks, side by side with pyspark.streaming
 
@@ -26,7 +26,8 @@ unit: java mosquitto
 	@$(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 test-long: java
-	@TIDEMILL_LONG=1 $(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder tests/sql
+	@TIDEMILL_LONG=1 $(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder tests/sql \
+		tests/streaming/comparison
 
 test-faults: java
 	@TIDEMILL_ALL_FAULTS=1 $(PY) -m pytest tests/faults tests/receivers/connectors/test_http_kills.py

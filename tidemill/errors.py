@@ -7,7 +7,9 @@
     ├── IllegalStateError       the call does not fit the state of the stream (start after stop, ...)
     ├── UsageError              the program asks for something impossible; one subclass for each culprit
     │   ├── OptionError             an option, setting or argument; carries its name
+    │   │   └── ArityError              a function that takes another number of arguments
     │   ├── SourceError             a source, or the rows or offsets it returns; carries the source
+    │   │   └── NotRecordsError         a value in the place of records that cannot be iterated over
     │   ├── SinkError               a sink, or the rows it should write; carries the sink
     │   ├── QueryError              the plan of a structured query; carries the operation
     │   └── ProgramError            a DStream program (no output, bad window, ...); carries the stream
@@ -33,7 +35,8 @@ A star marks errors that may go away by themselves: ``error.try_again`` is True,
 succeed later. All others mean stop: the same call fails again until somebody changes something.
 
 ``UsageError`` is also a ``ValueError`` and ``IllegalStateError`` a ``RuntimeError``, so that programs
-written against PySpark, which raises those, keep their ``except`` clauses.
+written against PySpark, which raises those, keep their ``except`` clauses. For the same reason ``ArityError``
+is an ``AssertionError`` and ``NotRecordsError`` a ``TypeError`` too.
 """
 
 from __future__ import annotations
@@ -76,6 +79,10 @@ class OptionError(UsageError):
         self.option = option
 
 
+class ArityError(OptionError, AssertionError):
+    """A function of the user's takes another number of arguments than it would be called with."""
+
+
 class SourceError(UsageError):
     """A source cannot be read as requested, or returns something unusable.
 
@@ -85,6 +92,10 @@ class SourceError(UsageError):
     def __init__(self, message: str, source: str = "") -> None:
         super().__init__(message)
         self.source = source
+
+
+class NotRecordsError(SourceError, TypeError):
+    """A program gives a value in the place of records, and it cannot be iterated over."""
 
 
 class InputUnavailableError(TidemillError):

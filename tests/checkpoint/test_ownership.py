@@ -696,3 +696,17 @@ def test_a_byte_that_was_flipped_is_found_or_does_no_harm() -> None:
     for data in flips(WHOLE):
         with suppress(DamagedCheckpointError):
             assert OwnerRecord.parse(data, OWNER).released is False
+
+
+def test_a_forked_process_does_not_release_the_directory_of_its_parent(
+    storage: LocalStorage,
+) -> None:
+    ownership = acquire(storage)
+    child = os.fork()
+    if not child:
+        ownership.release()
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert read_owner(storage) == ownership.record
+    ownership.release()
+    assert read_owner(storage) == replace(ownership.record, released=True)

@@ -12,6 +12,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from tests.manual_stream import Stream
+from tests.waiting import wait_for
 from tidemill.errors import (
     BatchError,
     IllegalStateError,
@@ -195,6 +196,30 @@ def test_a_stop_without_grace_ends_the_running_batch_and_drops_the_waiting_ones(
     assert stream.ssc.awaitTerminationOrTimeout(0), "a cancelled batch is no error of the program"
 
 
+def test_a_stop_ends_jobs_that_the_program_has_put_into_a_group_of_its_own(
+    stream: Stream, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    runs = tmp_path / "runs"
+
+    def forever(rdd: Any) -> None:
+        def sleep(x: int) -> int:
+            import time
+
+            runs.touch()
+            time.sleep(600)
+            return x
+
+        rdd.context.setJobGroup("reports", "a group of the user's")
+        rdd.map(sleep).collect()
+
+    stream.ssc.queueStream([[1]]).foreachRDD(forever)
+    stream.ssc.start()
+    stream.clock.advance(1000)
+    wait_for(runs.exists, "the job")
+    stream.ssc.stop(stopSparkContext=False)
+    assert "still running" not in caplog.text
+
+
 def test_a_graceful_stop_gives_up_after_its_timeout(
     sc: SparkContext, caplog: pytest.LogCaptureFixture, setting: Callable[[str, str], None]
 ) -> None:
@@ -325,6 +350,23 @@ def test_rdd_checkpoints_at_their_interval(stream: Stream, tmp_path: Path) -> No
     doubled.foreachRDD(look)
     stream.start_and_run(4)
     assert checkpointed == [False, True, False, True]
+
+
+def test_rdd_checkpoints_are_deleted_when_nothing_needs_them(
+    stream: Stream, tmp_path: Path
+) -> None:
+    stream.ssc.checkpoint(str(tmp_path))
+    numbers = stream.ssc.queueStream([[n] for n in range(1, 26)])
+    often = numbers.map(lambda n: n * 2).checkpoint(1)
+    seldom = numbers.map(lambda n: n * 3).checkpoint(4)
+    windows = collected(often.window(3, 1).union(seldom.window(6, 1)))
+    stream.ssc.start()
+    kept = []
+    for _ in range(25):
+        stream.driver.run(1)
+        kept.append(len(list(tmp_path.glob("rdds/*/rdd-*"))))
+    assert windows[-1] == [46, 48, 50, 60, 63, 66, 69, 72, 75]
+    assert 2 <= max(kept[12:]) <= max(kept[:12]) + 1 <= 12
 
 
 def test_a_checkpoint_interval_must_fit_the_slide(stream: Stream, tmp_path: Path) -> None:

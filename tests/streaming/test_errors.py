@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import gc
+import logging
 import re
 import threading
+import traceback
+import weakref
 from typing import Any
 
 import pytest
@@ -114,3 +118,34 @@ def test_an_error_of_create_combiner_is_shown_as_itself(stream: Stream) -> None:
     text = str(failure_of(stream))
     assert "ValueError: bad value" in text
     assert "KeyError" not in text
+
+
+def test_a_function_that_fails_in_every_batch_leaves_nothing_behind(
+    stream: Stream, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.CRITICAL, "tidemill")  # pytest keeps what is logged
+
+    class Broken(Exception):
+        pass
+
+    raised: list[weakref.ref[Broken]] = []
+
+    def fail(rdd: Any) -> Any:
+        error = Broken()
+        raised.append(weakref.ref(error))
+        raise error
+
+    numbers = stream.ssc.queueStream([], default=[1])
+    numbers.window(3, 1).transform(fail).pprint()
+    stream.ssc.start()
+    depths = set()
+    for _ in range(20):
+        with pytest.raises(BatchError) as error:
+            stream.driver.run(1)
+        depths.add(len(traceback.extract_tb(error.value.__traceback__)))
+    del error
+    gc.collect()
+    assert len(raised) == 20
+    # awaitTermination() raises the first error, at each call anew.
+    assert sum(each() is not None for each in raised) == 1
+    assert len(depths) == 1

@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -112,6 +113,7 @@ class Ownership:
     def __init__(self, storage: Storage, record: OwnerRecord) -> None:
         self._storage = storage
         self.record = record
+        self._acquired_by = os.getpid()
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -170,8 +172,11 @@ class Ownership:
         self._thread.start()
 
     def release(self) -> None:
-        """Give the directory back, if this driver still owns it. Idempotent."""
-        if self._stopped.is_set():
+        """Give the directory back, if this driver still owns it. Idempotent.
+
+        A process that was forked from the driver has a copy of this object, and nothing to give back.
+        """
+        if self._stopped.is_set() or os.getpid() != self._acquired_by:
             return
         self._stopped.set()
         if self._thread is not None:

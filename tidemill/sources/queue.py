@@ -12,7 +12,7 @@ from pyspark import RDD
 from tidemill.batches.batch import AdmissionLimit, Offset, OffsetRange, RangeSize
 from tidemill.batches.parallelism import tasks_for_records
 from tidemill.batches.source import RecordSource
-from tidemill.errors import SourceError
+from tidemill.errors import NotRecordsError
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -25,16 +25,18 @@ def queue_entry(value: Any, what: str) -> Entry:
     """Return ``value`` as a queue entry: an RDD stays one, any other iterable is read into memory."""
     if isinstance(value, RDD):
         return value
-    if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
-        raise SourceError(f"{what} must be an RDD or a list of records, not {value!r:.100}", what)
+    if not isinstance(value, Iterable):
+        raise NotRecordsError(
+            f"{what} must be an RDD or a list of records, not {value!r:.100}", what
+        )
     return value if isinstance(value, (list, tuple, range)) else list(value)
 
 
 class QueueSource(RecordSource):
     """Gives the entries of a queue to a DStream. The offset is how many entries have been consumed.
 
-    A batch takes one entry, or all that are left. A batch that finds the queue empty reads the default entry,
-    if there is one.
+    A batch takes one entry, or all that are left. A batch that finds the queue empty reads the default entry;
+    if there is none, it has one partition without records, so that ``count()`` gives 0 as for an empty list.
     """
 
     def __init__(
@@ -70,9 +72,7 @@ class QueueSource(RecordSource):
         return RangeSize(records=sum(map(len, lists)) if len(lists) == len(entries) else None)
 
     def read(self, range_: OffsetRange, tasks: int) -> RDD[Any]:
-        entries = self._entries(range_)
-        if not entries:
-            return self._sc.emptyRDD()
+        entries = self._entries(range_) or [()]
         if not any(isinstance(entry, RDD) for entry in entries):
             return self._parallelize(entries, tasks)
         rdds = [

@@ -44,7 +44,7 @@ class StreamingContextState(enum.Enum):
 
     INITIALIZED = "initialized"  # streams are being defined
     ACTIVE = "active"  # started and not stopped: batches run
-    STOPPED = "stopped"  # for good: a new context is needed to go on
+    STOPPED = "stopped"  # for good, by stop() or by a batch after which none can follow
 
 
 class StreamLifecycle:
@@ -114,7 +114,9 @@ class StreamLifecycle:
         try:
             ship_package(self._sc)
             # Known before any batch begins: a function of the first one may call stop().
-            self._run = self._start.prepare(self._bus, self._waiter.notify_error)
+            self._run = self._start.prepare(
+                self._bus, self._waiter.notify_error, self._stop_after_halt
+            )
             self._run.start()
         except BaseException:
             # A context that failed halfway through its start cannot be started again.
@@ -199,6 +201,18 @@ class StreamLifecycle:
             if StreamLifecycle._activeContext is self:
                 StreamLifecycle._activeContext = None
 
+    def _stop_after_halt(self) -> None:
+        """Stop a stream that cannot go on: whoever polls its state would wait for ever.
+
+        Spark stays, and ``awaitTermination`` raises the error that has halted the stream.
+        """
+        try:
+            self.stop(stopSparkContext=False)
+        except (
+            Exception
+        ) as error:  # such as a JVM that is gone: it may be what has halted the stream
+            logger.warning("the stream has halted, and could not be stopped in order: %s", error)
+
     def _finish_receiving(self, timeout_s: float) -> None:
         """End the receivers, and let batches begin until all records that they stored are planned."""
         receivers = self._start.receivers
@@ -259,7 +273,8 @@ class StreamLifecycle:
                 name,
             )
         operator_state = state.state_of(node.operator_id)
-        return state_rdd(self._sc, operator_state, state.latest(node.operator_id))
+        versions = state.latest(node.operator_id)
+        return state_rdd(self._sc, operator_state, versions, self._graph.program_classes)
 
     def addStreamingListener(self, streamingListener: StreamingListener) -> None:
         """Tell ``streamingListener`` of all events of batches, output operations and receivers."""

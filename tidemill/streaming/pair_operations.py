@@ -90,7 +90,7 @@ class PairOperations(StreamHandle[StreamT]):
         def combine(_: int, a: RDD[Any], b: RDD[Any]) -> RDD[Any]:
             widest = max(a.getNumPartitions(), b.getNumPartitions())
             partitions = reduce_partitions(widest, num_partitions, a.ctx)
-            combined: RDD[Any] = getattr(a, method)(b, partitions) if partitions else a
+            combined: RDD[Any] = getattr(a, method)(b, partitions)
             return combined
 
         return self._stream(combine_nodes(self._node, other._node, combine))

@@ -12,7 +12,7 @@ from typing import Any
 from pyspark import RDD, SparkContext
 
 from tidemill.common.times import to_datetime, to_ms
-from tidemill.errors import OptionError
+from tidemill.errors import ArityError, OptionError
 
 __all__ = ["TransformFunction", "TransformFunctionSerializer", "rddToFileName"]
 
@@ -118,7 +118,7 @@ def with_time(func: Callable[..., Any], rdds: int, method: str) -> Callable[...,
     if arguments == rdds + 1:
         return func
     what = "one RDD" if rdds == 1 else f"{rdds} RDDs"
-    raise OptionError(
+    raise ArityError(
         f"{method} needs a function of {what}, or of a time and {what}; "
         f"{getattr(func, '__name__', func)!r} takes {arguments} arguments",
         "func",

@@ -29,5 +29,6 @@ class ContextWaiter:
         with self._changed:
             self._changed.wait_for(lambda: self._stopped or self._error is not None, timeout_s)
             if self._error is not None:
-                raise self._error
+                # Each raise adds its frames to an error: a program that polls would collect them for ever.
+                raise self._error.with_traceback(None)
             return self._stopped

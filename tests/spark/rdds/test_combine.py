@@ -49,5 +49,12 @@ def test_what_is_partitioned_by_key_already_is_not_exchanged_again(sc: SparkCont
     assert sorted(combined.collect()) == [("a", 1), ("b", 2)]
 
 
-def test_nothing_stays_nothing(sc: SparkContext) -> None:
-    assert combine_by_key(sc.emptyRDD(), Combiner.reducing(add), None).getNumPartitions() == 0
+def test_nothing_is_reduced_to_partitions_without_records(sc: SparkContext) -> None:
+    nothing = sc.emptyRDD()
+    for wanted in (None, 1, 2):
+        for reduced in (
+            combine_by_key(nothing, Combiner.reducing(add), wanted),
+            group_by_key(nothing, wanted),
+        ):
+            assert reduced.getNumPartitions() == (wanted or 1)
+            assert reduced.collect() == []

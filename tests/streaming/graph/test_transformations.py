@@ -150,6 +150,14 @@ def test_a_function_that_cannot_be_called_is_refused_at_the_call(
         stream.ssc.queueStream([[1]]).foreachRDD(function)
 
 
+def test_the_wrong_arity_of_a_function_is_the_error_that_pyspark_raises(stream: Stream) -> None:
+    numbers = stream.ssc.queueStream([[1]])
+    with pytest.raises(AssertionError, match="transform needs a function of one RDD"):
+        numbers.transform(lambda a, b, c: a)
+    with pytest.raises(AssertionError, match="transformWith needs a function of 2 RDDs"):
+        numbers.transformWith(lambda a: a, numbers)
+
+
 def test_a_transform_that_returns_nothing_makes_a_batch_without_jobs(stream: Stream) -> None:
     numbers = stream.ssc.queueStream([[1], [2]])
     odd_seconds = numbers.transform(lambda t, rdd: rdd if t.second % 2 else None)
@@ -223,10 +231,26 @@ def test_an_empty_queue_is_a_stream_of_empty_batches(stream: Stream) -> None:
     assert results == [[], []]
 
 
-@pytest.mark.parametrize("bad", [[1], [None], ["text"], [[1], 2]])
+def test_a_queue_that_is_used_up_gives_batches_of_no_records(stream: Stream) -> None:
+    numbers = stream.ssc.queueStream([[1, 2]])
+    counts, lists = collected(numbers.count()), collected(numbers.glom())
+    stream.start_and_run(3)
+    assert counts == [[2], [0], [0]]
+    assert lists == [[[1, 2]], [[]], [[]]]
+
+
+def test_a_text_in_a_queue_is_a_list_of_characters(stream: Stream) -> None:
+    results = collected(stream.ssc.queueStream(["ab", b"c"]))
+    stream.start_and_run(2)
+    assert results == [["a", "b"], [99]]
+
+
+@pytest.mark.parametrize("bad", [[1], [None], [[1], 2]])
 def test_a_queue_of_something_else_is_refused_at_the_call(stream: Stream, bad: list[Any]) -> None:
-    with pytest.raises(UsageError, match="of the queue must be an RDD or a list of records"):
+    what = "of the queue must be an RDD or a list of records"
+    with pytest.raises(TypeError, match=what) as error:
         stream.ssc.queueStream(bad)
+    assert isinstance(error.value, UsageError)
 
 
 def test_pprint_prints_the_first_records(

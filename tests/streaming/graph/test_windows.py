@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from functools import reduce
 from operator import add, sub
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -241,3 +242,21 @@ def test_a_key_that_is_not_equal_to_itself_is_named(stream: Stream) -> None:
     stream.ssc.start()
     with pytest.raises(BatchError, match="the key nan left the window but cannot be found"):
         stream.driver.run(3)
+
+
+def test_what_a_window_without_records_is_reduced_to_counts_as_nothing(
+    stream: Stream, tmp_path: Path
+) -> None:
+    pairs = stream.ssc.textFileStream(str(tmp_path)).map(lambda line: (line, 1))  # no partition
+    counts = [
+        collected(reduced.count())
+        for reduced in (
+            pairs.reduceByKey(add),
+            pairs.groupByKey(),
+            pairs.join(pairs),
+            pairs.reduceByKeyAndWindow(add, None, 2, 1),
+            pairs.reduceByKeyAndWindow(add, sub, 2, 1),
+        )
+    ]
+    stream.start_and_run(2)
+    assert counts == [[[0], [0]]] * 5

@@ -17,10 +17,12 @@ from pyspark import SparkContext
 
 from tests.checkpoint.drawings import files_in, write_unchecked
 from tests.streaming.program.restarts import Runs, save
+from tests.waiting import wait_for
 from tidemill.checkpoint import local_storage
 from tidemill.checkpoint.local_storage import LocalStorage
 from tidemill.checkpoint.program_file import read_header, read_program, write_program
 from tidemill.errors import (
+    BatchError,
     CheckpointError,
     CheckpointInUseError,
     DamagedCheckpointError,
@@ -29,7 +31,7 @@ from tidemill.errors import (
     UsageError,
 )
 from tidemill.streaming import StateSpec, StreamingContext, StreamingListener
-from tidemill.streaming.lifecycle import StreamLifecycle
+from tidemill.streaming.lifecycle import StreamingContextState, StreamLifecycle
 from tidemill.testing import BatchDriver, ManualClock
 
 
@@ -436,6 +438,33 @@ def test_a_disk_that_is_full_halts_the_stream_and_loses_nothing(
     ssc.stop(stopSparkContext=False)
     runs.run(build, 2)
     assert runs.written()["batch-4"] == [["a", 2], ["b", 1], ["c", 1]]
+
+
+def test_a_stream_that_has_halted_stops_by_itself(runs: Runs) -> None:
+    def build(ssc: StreamingContext) -> None:
+        broken = runs.results.parent / "broken"
+        path = str(broken)
+
+        def fail_while_broken(rdd: Any) -> None:
+            if os.path.exists(path):
+                raise ConnectionRefusedError("database is away")
+
+        broken.touch()
+        numbers = ssc.queueStream([[1], [2], [3]])
+        numbers.foreachRDD(fail_while_broken)
+        save(numbers, runs.results)
+
+    ssc = runs.context(build)
+    ssc.start()
+    runs.clock.advance(1_000)
+    wait_for(lambda: ssc.getState() is StreamingContextState.STOPPED, "the end of the stream")
+    assert StreamingContext.getActive() is None
+    with pytest.raises(BatchError, match="database is away"):
+        ssc.awaitTermination()
+    (runs.results.parent / "broken").unlink()
+    again = runs.run(build, 2)  # without a stop() of the first
+    assert again.getState() is StreamingContextState.STOPPED
+    assert runs.written() == {"batch-1": [1], "batch-2": [2], "batch-3": [3]}
 
 
 def test_listeners_hear_of_a_batch_when_it_is_committed(runs: Runs) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 
 from tests.streaming.program.restarts import Runs, save
 from tidemill.errors import UpgradeError
-from tidemill.streaming import StateSpec, StreamingContext
+from tidemill.streaming import State, StateSpec, StreamingContext
 from tidemill.testing import BatchDriver, ManualClock
 
 Build = Callable[[StreamingContext], None]
@@ -197,3 +198,61 @@ def test_a_partition_function_cannot_change(runs: Runs) -> None:
     runs.run(placed(lambda key: ord(key)), 1, upgrade=True)
     with pytest.raises(UpgradeError, match="partition function of updateStateByKey at"):
         runs.context(placed(lambda key: ord(key) + 1), upgrade=True).start()
+
+
+def carts(runs: Runs, version: int) -> Build:
+    """A program with a class of its own for its state, as a program in one file has."""
+
+    class Kind(enum.Enum):
+        NEW = 1
+        OLD = 2
+
+        def text(self) -> str:
+            return f"{self.name.lower()} in version {version}"
+
+    class Basket:
+        def __init__(self) -> None:
+            self.items: list[int] = []
+
+        def describe(self) -> str:
+            return f"version {version}: {self.items}"
+
+    class Cart(Basket):
+        kind = Kind.NEW
+
+        def add(self, items: list[int]) -> Cart:
+            assert type(self) is Cart, "the class of the running program"
+            self.items += items
+            self.kind = Kind.OLD if len(self.items) > 2 else Kind.NEW
+            return self
+
+    def update(new: list[int], cart: Cart | None) -> Cart:
+        return (cart or Cart()).add(new)
+
+    def track(key: str, value: int, state: State[Cart]) -> str:
+        cart = state.get() if state.exists() else Cart()
+        state.update(cart.add([value]))
+        return f"{cart.describe()}, {cart.kind.text()}"
+
+    def build(ssc: StreamingContext) -> None:
+        pairs = ssc.queueStream([[("a", n)] for n in range(9)])
+        updated = pairs.updateStateByKey(update)
+        save(updated.mapValues(lambda cart: cart.describe()), runs.results, "update")
+        tracked = pairs.mapWithState(StateSpec.function(track))
+        save(tracked, runs.results, "track")
+        snapshots = tracked.stateSnapshots().mapValues(lambda cart: cart.kind.text())
+        save(snapshots, runs.results, "snapshot")
+
+    return build
+
+
+def test_values_of_a_class_of_the_program_run_the_methods_of_the_new_program(runs: Runs) -> None:
+    runs.run(carts(runs, 1), 2)
+    ssc = runs.run(carts(runs, 2), 1, upgrade=True)
+    assert runs.written()["update-3"] == [["a", "version 2: [0, 1, 2]"]]
+    assert runs.written()["track-3"] == ["version 2: [0, 1, 2], old in version 2"]
+    assert runs.written()["snapshot-3"] == [["a", "old in version 2"]]
+    ((key, cart),) = ssc.readState("updateStateByKey-1").collect()
+    assert (key, cart.describe()) == ("a", "version 2: [0, 1, 2]")
+    runs.run(carts(runs, 3), 1)  # the second version is on disk, and goes on
+    assert runs.written()["track-4"] == ["version 2: [0, 1, 2, 3], old in version 2"]

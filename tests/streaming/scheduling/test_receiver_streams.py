@@ -321,4 +321,4 @@ def test_settings_that_contradict_each_other_are_refused_before_anything_starts(
     }
     start = stream_start_on(FakeCluster([]), ManualClock(), monkeypatch, conf)
     with pytest.raises(OptionError, match="both true"):
-        start.prepare(ListenerBus("test"), lambda _: None)
+        start.prepare(ListenerBus("test"), lambda _: None, lambda: None)

@@ -28,8 +28,9 @@ def combine_by_key(
     """Return ``rdd.combineByKey``; ``num_partitions`` of None is chosen by :func:`reduce_partitions`."""
     partitions = rdd.getNumPartitions()
     target = reduce_partitions(partitions, num_partitions, rdd.ctx)
-    if target == 0:
-        return rdd
+    if partitions == 0:
+        # Reduced to nothing, but not to no partition: a count of the result is 0, as in PySpark.
+        return rdd.ctx.parallelize([], target)
     memory_mb = rdd._memory_limit()
     beginning, steps = steps_of(rdd)
     combine = CombineLocally(combiner, memory_mb * 0.9, steps)
@@ -52,7 +53,7 @@ def group_by_key(rdd: RDD[Any], num_partitions: int | None) -> RDD[Any]:
     target = reduce_partitions(partitions, num_partitions, rdd.ctx)
     if partitions == target == 1:
         return combine_by_key(rdd, LISTS, 1).mapValues(ResultIterable)
-    return rdd.groupByKey(target) if target else rdd
+    return rdd.groupByKey(target)
 
 
 def place_by_key(
@@ -68,10 +69,10 @@ def reduce_partitions(
     partitions: int, num_partitions: int | None, spark_context: SparkContext
 ) -> int:
     """Return how many partitions a reduction gives: ``num_partitions`` if the user chose it; otherwise
-    none for none, one for one, and for more the parallelism of the batch."""
+    one for none or one, and for more the parallelism of the batch."""
     if num_partitions is not None:
         return num_partitions
-    return partitions if partitions < 2 else default_partitions(spark_context)
+    return 1 if partitions < 2 else default_partitions(spark_context)
 
 
 def compute_fully(rdd: RDD[Any]) -> None:

@@ -60,8 +60,12 @@ def describe_job(
     batch_time_ms: int,
     output_op_id: int | None = None,
 ) -> None:
-    """Name the jobs that the current thread starts from now on."""
+    """Name the jobs that the current thread starts from now on, and put them into a group.
+
+    They also carry the group's name as a tag: code of the user's may set another group on this thread.
+    """
     spark_context.setJobGroup(group, description, interruptOnCancel=False)
+    spark_context.addJobTag(group)
     spark_context.setLocalProperty(BATCH_TIME, str(batch_time_ms))
     if output_op_id is not None:
         spark_context.setLocalProperty(OUTPUT_OP_ID, str(output_op_id))
@@ -76,21 +80,23 @@ def describe_query_job(spark_context: SparkContext, run_id: str, description: st
     spark_context.addJobTag(run_id)
 
 
-def cancel_tagged_jobs(spark_context: SparkContext, run_id: str) -> None:
-    """Cancel the running jobs of a query, whatever group they are in."""
+def cancel_tagged_jobs(spark_context: SparkContext, tag: str) -> None:
+    """Cancel the running jobs with a tag, whatever group they are in."""
     if spark_context._jsc is not None:
         with suppress(Py4JError):
-            spark_context._jsc.sc().cancelJobsWithTag(run_id)
+            spark_context._jsc.sc().cancelJobsWithTag(tag)
 
 
 def cancel_jobs(spark_context: SparkContext, group: str) -> None:
-    """Cancel the running jobs of a group, and those that a thread is just about to start.
+    """Cancel the running jobs of a group, those that a thread is just about to start, and those that code of
+    the user's has put into a group of its own.
 
     A cancelled group cannot be used again. If the context is stopped, or its JVM is gone, there are no jobs.
     """
     if spark_context._jsc is not None:
         with suppress(Py4JError):
             spark_context._jsc.sc().cancelJobGroupAndFutureJobs(group)
+    cancel_tagged_jobs(spark_context, group)
 
 
 def is_stopped(spark_context: SparkContext) -> bool:

@@ -234,7 +234,6 @@ class StreamExecution(ABC):
             self._is_abandoned = True
             self._abandon()  # first: whatever the user's code makes of a cancelled job, it is not committed
             cancel_jobs(self._sc, self._run_id)
-            cancel_tagged_jobs(self._sc, self._run_id)
         return True
 
     def await_termination(self, timeout_s: float | None) -> bool:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from tidemill.common.config import UNPERSIST
 from tidemill.errors import IllegalStateError
+from tidemill.state.program_classes import ProgramClasses
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -33,6 +34,7 @@ class GraphBase:
         self.zero_ms = 0
         self.planned_until_ms = -1
         self.running_state: RunningState | None = None
+        self.program_classes = ProgramClasses()
         # The batches whose RDDs may be asked for, by time.
         self._batches: dict[int, Batch] = {}
         self._frozen_because: str | None = None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidemill.common.times import to_datetime
 from tidemill.spark.rdds.combine import place_by_key
-from tidemill.state.keys import decode_key, decode_value, encode_key, encode_value
+from tidemill.state.keys import decode_key, encode_key, encode_value
 from tidemill.streaming.graph.state import StateFunction
 from tidemill.streaming.state_spec import NO_STATE, State
 from tidemill.streaming.util import positional_arguments
@@ -28,7 +28,7 @@ class _Touched:
 
     __slots__ = ("before", "changed", "value")
 
-    def __init__(self, before: Record | None) -> None:
+    def __init__(self, before: Record | None, decode_value: Callable[[bytes], Any]) -> None:
         self.before = before
         self.value: Any = NO_STATE if before is None else decode_value(before.value or b"")
         self.changed = False
@@ -48,7 +48,13 @@ class MapWithState(StateFunction):
     ) -> RDD[Any]:
         return place_by_key(rdd, num_partitions, partition_func)
 
-    def run(self, state: StateTransaction, records: Iterable[Any], time_ms: int) -> Iterator[Any]:
+    def run(
+        self,
+        state: StateTransaction,
+        records: Iterable[Any],
+        time_ms: int,
+        decode_value: Callable[[bytes], Any],
+    ) -> Iterator[Any]:
         function = self._function
         if self._wants_time:
             time, with_time = to_datetime(time_ms), function
@@ -58,7 +64,7 @@ class MapWithState(StateFunction):
 
         touched: dict[bytes, _Touched] = {}
         key_state: State[Any] = State()
-        for key, value, entry in self._look_up(state, records, touched):
+        for key, value, entry in self._look_up(state, records, touched, decode_value):
             key_state._load(entry.value, False)
             mapped = function(key, value, key_state)
             entry.value = key_state._value
@@ -78,7 +84,10 @@ class MapWithState(StateFunction):
 
     @staticmethod
     def _look_up(
-        state: StateTransaction, records: Iterable[Any], touched: dict[bytes, _Touched]
+        state: StateTransaction,
+        records: Iterable[Any],
+        touched: dict[bytes, _Touched],
+        decode_value: Callable[[bytes], Any],
     ) -> Iterator[tuple[Any, Any, _Touched]]:
         """Yield every record with the state of its key, in the order of the records."""
         records = iter(records)
@@ -89,7 +98,8 @@ class MapWithState(StateFunction):
             ]
             missing = {encoded for encoded, _, _ in some if encoded not in touched}
             found = state.get_many(missing)
-            touched.update((encoded, _Touched(found.get(encoded))) for encoded in missing)
+            for encoded in missing:
+                touched[encoded] = _Touched(found.get(encoded), decode_value)
             for encoded, key, value in some:
                 yield key, value, touched[encoded]
 

@@ -10,6 +10,7 @@ from pyspark import StorageLevel
 
 from tidemill.errors import ProgramError
 from tidemill.spark.rdds.batch_parallelism import batch_parallelism
+from tidemill.spark.rdds.rdd_checkpoint import delete_checkpoint
 from tidemill.streaming.graph.creation_site import CreationSite, creation_site
 
 if TYPE_CHECKING:
@@ -46,6 +47,8 @@ class DStreamNode(ABC):
         self.remember_ms = 0
         self.generated: dict[int, RDD[Any]] = {}
         self._persisted_here: dict[int, RDD[Any]] = {}
+        # The RDDs that checkpoint() was called on and whose files may still be there, by time.
+        self._checkpointed: dict[int, RDD[Any]] = {}
         self._forgotten_until_ms = -1
 
     def __getstate__(self) -> dict[str, Any]:
@@ -114,6 +117,7 @@ class DStreamNode(ABC):
                 self._persisted_here[time_ms] = rdd
             if self.checkpoint_ms is not None and self._is_checkpoint_time(time_ms):
                 rdd.checkpoint()
+                self._checkpointed[time_ms] = rdd
             self.generated[time_ms] = rdd
         return rdd
 
@@ -145,3 +149,14 @@ class DStreamNode(ABC):
             persisted = self._persisted_here.pop(at_ms, None)
             if persisted is not None and self.graph.unpersist:
                 persisted.unpersist()
+        self._delete_checkpoints()
+
+    def _delete_checkpoints(self) -> None:
+        """Delete the files of RDDs on which nothing depends any more.
+
+        An RDD may be made from the one before it, and so on back to one that is in files. So files are
+        needed until all RDDs are forgotten that came before the next RDD with files.
+        """
+        for at_ms in list(self._checkpointed):
+            if at_ms + (self.checkpoint_ms or 0) - self.slide_ms <= self._forgotten_until_ms:
+                delete_checkpoint(self._checkpointed.pop(at_ms))

@@ -127,9 +127,10 @@ class ReducedWindowNode(DStreamNode):
             entered = self._blocks_in(time_ms - self.slide_ms, time_ms)
             parts = [before, *left, *entered]
             self._since_refresh += 1
-        if not parts:
-            return self.graph.spark_context.emptyRDD()
         partitions = self._blocks.most_partitions(window_start_ms, time_ms)
+        if not parts:
+            # Reduced to nothing, but not to no partition: a count of the result is 0, as in PySpark.
+            return self.graph.spark_context.parallelize([], partitions)
         merged = _zip_partitions(self.graph.spark_context, parts, partitions)
         state = merged.mapPartitionsWithIndex(
             _MergeWindow(self._merge, self._inverse, window_start_ms), preservesPartitioning=True

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from pyspark import Accumulator, SparkContext
 
     from tidemill.state.partition_state import OperatorState, StateTransaction, WrittenVersion
+    from tidemill.state.program_classes import ProgramClasses
 
 
 class StateFunction(ABC):
@@ -47,7 +48,13 @@ class StateFunction(ABC):
         """Move each record of a batch to the partition of its key."""
 
     @abstractmethod
-    def run(self, state: StateTransaction, records: Iterable[Any], time_ms: int) -> Iterator[Any]:
+    def run(
+        self,
+        state: StateTransaction,
+        records: Iterable[Any],
+        time_ms: int,
+        decode_value: Callable[[bytes], Any],
+    ) -> Iterator[Any]:
         """Update one partition of the state, and yield the records of the new stream."""
 
 
@@ -116,6 +123,7 @@ class StatefulNode(DStreamNode):
             batch_id,
             time_ms,
             None if is_replay else self._reports,
+            self.graph.program_classes,
         )
         result = rdd.mapPartitionsWithIndex(step, preservesPartitioning=True)
         result.persist(StorageLevel.MEMORY_AND_DISK)
@@ -145,17 +153,21 @@ class StateSnapshotsNode(DStreamNode):
         operator = self._stateful.operator_id
         versions = operators.versions_at(operator, self.graph.batch_id(time_ms))
         state = operators.state_of(operator)
-        return state_rdd(self.graph.spark_context, state, versions)
+        classes = self.graph.program_classes
+        return state_rdd(self.graph.spark_context, state, versions, classes)
 
 
 def state_rdd(
-    spark_context: SparkContext, state: OperatorState, versions: Versions | None
+    spark_context: SparkContext,
+    state: OperatorState,
+    versions: Versions | None,
+    classes: ProgramClasses,
 ) -> RDD[Any]:
     """Make an RDD of ``(key, value)`` of all keys, as of ``versions``."""
     if versions is None:
         return spark_context.emptyRDD()
     partitions = spark_context.parallelize(range(len(versions)), len(versions))
-    return partitions.mapPartitionsWithIndex(ReadState(state, versions))
+    return partitions.mapPartitionsWithIndex(ReadState(state, versions, classes))
 
 
 def initial_rdd(spark_context: SparkContext, initial: Any, argument: str) -> RDD[Any] | None:

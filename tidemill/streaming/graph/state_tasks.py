@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from tidemill.state.keys import decode_key, decode_value, encode_key, encode_value
+from tidemill.state.keys import decode_key, encode_key, encode_value
 from tidemill.state.partition_files import INITIAL
 from tidemill.state.partition_state import OperatorState, StateTransaction, attempt, reading
+from tidemill.state.program_classes import ProgramClasses
 from tidemill.tasks.worker import tune_worker
 
 if TYPE_CHECKING:
@@ -26,12 +27,15 @@ class RunStateFunction:
 
     def __init__(
         self,
-        run: Callable[[StateTransaction, Iterable[Any], int], Iterator[Any]],
+        run: Callable[
+            [StateTransaction, Iterable[Any], int, Callable[[bytes], Any]], Iterator[Any]
+        ],
         state: OperatorState,
         base: Versions,
         batch_id: int,
         time_ms: int,
         reports: Accumulator[Reports] | None,
+        classes: ProgramClasses,
     ) -> None:
         self._run = run
         self._state = state
@@ -39,6 +43,7 @@ class RunStateFunction:
         self._batch_id = batch_id
         self._time_ms = time_ms
         self._reports = reports
+        self._classes = classes
 
     def __call__(self, partition: int, records: Iterable[Any]) -> Iterator[Any]:
         tune_worker()
@@ -46,7 +51,9 @@ class RunStateFunction:
         with attempt(
             self._state, partition, base, self._batch_id, self._reports is None
         ) as current:
-            yield from self._run(current.transaction, records, self._time_ms)
+            yield from self._run(
+                current.transaction, records, self._time_ms, self._classes.decode_value
+            )
         if self._reports is not None and current.written is not None:
             key = (self._state.operator, self._batch_id, partition)
             self._reports.add({key: current.written})
@@ -72,9 +79,10 @@ class WriteInitialState:
 class ReadState:
     """Reads the pairs of one version of a partition."""
 
-    def __init__(self, state: OperatorState, versions: Versions) -> None:
+    def __init__(self, state: OperatorState, versions: Versions, classes: ProgramClasses) -> None:
         self._state = state
         self._versions = versions
+        self._classes = classes
 
     def __call__(self, partition: int, records: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
         tune_worker()
@@ -83,7 +91,7 @@ class ReadState:
         with reading(self._state, partition, self._versions[partition]) as reader:
             for record in reader.scan():
                 assert record.value is not None
-                yield decode_key(record.key), decode_value(record.value)
+                yield decode_key(record.key), self._classes.decode_value(record.value)
 
 
 class FindMisplacedKeys(ReadState):
@@ -94,7 +102,7 @@ class FindMisplacedKeys(ReadState):
     def __init__(
         self, state: OperatorState, versions: Versions, partition_func: Callable[[Any], int]
     ) -> None:
-        super().__init__(state, versions)
+        super().__init__(state, versions, ProgramClasses())
         self._partition_func = partition_func
 
     def __call__(self, partition: int, records: Iterable[Any]) -> Iterator[Any]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from tidemill.spark.rdds.combine import combine_by_key
-from tidemill.state.keys import decode_key, decode_value, encode_key, encode_value
+from tidemill.state.keys import decode_key, encode_key, encode_value
 from tidemill.streaming.graph.state import StateFunction
 from tidemill.tasks.combine_step import LISTS
 
@@ -28,7 +28,11 @@ class UpdateState(StateFunction):
         return combine_by_key(rdd, LISTS, num_partitions, partition_func)
 
     def run(
-        self, state: StateTransaction, records: Iterable[Any], time_ms: int
+        self,
+        state: StateTransaction,
+        records: Iterable[Any],
+        time_ms: int,
+        decode_value: Callable[[bytes], Any],
     ) -> Iterator[tuple[Any, Any]]:
         arrived: dict[bytes, tuple[Any, list[Any]]] = {}
         for key, values in records:

@@ -24,12 +24,22 @@ class TiedToARunError(pickle.PicklingError):
 
 
 class ProgramPickler(CloudPickler):
-    """Pickles like cloudpickle, and refuses objects of :data:`TIED_TO_A_RUN`."""
+    """Pickles like cloudpickle, and refuses objects of :data:`TIED_TO_A_RUN`.
+
+    ``classes`` are those that were pickled with all their methods, because they cannot be imported.
+    """
+
+    def __init__(self, file: io.BytesIO) -> None:
+        super().__init__(file)  # type: ignore[no-untyped-call]
+        self.classes: list[type] = []
 
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, TIED_TO_A_RUN):
             raise TiedToARunError(obj)
-        return super().reducer_override(obj)  # type: ignore[no-untyped-call]
+        reduced = super().reducer_override(obj)  # type: ignore[no-untyped-call]
+        if isinstance(obj, type) and reduced is not NotImplemented:
+            self.classes.append(obj)
+        return reduced
 
 
 def pickle_program(value: Any) -> bytes:
@@ -37,3 +47,10 @@ def pickle_program(value: Any) -> bytes:
     buffer = io.BytesIO()
     ProgramPickler(buffer).dump(value)  # type: ignore[no-untyped-call]
     return buffer.getvalue()
+
+
+def classes_of(program: Any) -> list[type]:
+    """Return the classes that a program defines itself and refers to."""
+    pickler = ProgramPickler(io.BytesIO())
+    pickler.dump(program)  # type: ignore[no-untyped-call]
+    return pickler.classes

@@ -40,9 +40,11 @@ from tidemill.receivers.driver.executor_allocation import (
 from tidemill.spark.session.executors import SparkExecutors
 from tidemill.state.operators import StateOperators
 from tidemill.state.partition_state import OperatorState
+from tidemill.state.program_classes import ProgramClasses
 from tidemill.streaming.graph.state import StatefulNode
 from tidemill.streaming.program.graph_pickle import pickle_graph
 from tidemill.streaming.program.program_header import assign_operator_ids, program_header
+from tidemill.streaming.program.program_pickler import classes_of
 from tidemill.streaming.program.resume_point import ResumePoint
 from tidemill.streaming.program.upgrade import OperatorRenames, take_over_operators
 from tidemill.streaming.scheduling.receiver_streams import StreamReceivers, receiver_sources
@@ -74,10 +76,16 @@ class StreamStart:
         self._upgraded_from = header
         self._renames = renames
 
-    def prepare(self, bus: ListenerBus, on_error: Callable[[BatchError], None]) -> StreamRun:
+    def prepare(
+        self,
+        bus: ListenerBus,
+        on_error: Callable[[BatchError], None],
+        on_halt: Callable[[], None],
+    ) -> StreamRun:
         """Make everything ready, and return the run, whose batches begin with its ``start()``.
 
-        Leave nothing running if that fails.
+        ``on_halt`` is called, on a thread of its own, when no batch can follow the one that failed. Leave
+        nothing running if making ready fails.
         """
         directory = self._graph.checkpoint_directory
         conf = self._graph.spark_context.getConf()
@@ -102,7 +110,7 @@ class StreamStart:
                 self._prepare_rdd_checkpoints(self._durable, directory)
             if receiver_sources(self._graph):
                 self.receivers = StreamReceivers(self._graph, self._clock, bus, self._durable)
-            run = StreamRun(self._graph, self._clock, bus, on_error, self._durable)
+            run = StreamRun(self._graph, self._clock, bus, on_error, on_halt, self._durable)
             run.start_threads()
             if self._durable is not None:
                 self._durable.keep_ownership(run.lose_ownership)
@@ -181,6 +189,7 @@ class StreamStart:
             for node in nodes:
                 _require_same_placement(node, state.operators)
         self._graph.running_state = state
+        self._graph.program_classes = ProgramClasses(classes_of(self._graph))
         self._state = state
         state.start()
 

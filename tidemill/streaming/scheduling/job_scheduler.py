@@ -23,9 +23,11 @@ class JobScheduler:
         runner: BatchRunner[BatchResult],
         threads: int,
         on_error: Callable[[BaseException], None],
+        on_halt: Callable[[], None],
     ) -> None:
         self._runner = runner
         self._on_error = on_error
+        self._on_halt = on_halt
         # Each with the time since when it waits.
         self._waiting: deque[tuple[Batch, int]] = deque()
         # Batches that were submitted and have not ended.
@@ -81,10 +83,12 @@ class JobScheduler:
         return self._is_halted
 
     def halt(self) -> None:
-        """Begin no other batch: nothing after one that failed could be exact."""
+        """Begin no other batch: nothing after one that failed could be exact. Tell ``on_halt``, once."""
         with self._changed:
-            self._is_halted = True
+            was_halted, self._is_halted = self._is_halted, True
             self._changed.notify_all()
+        if not was_halted:
+            self._on_halt()
 
     def _is_over(self) -> bool:
         """Return True if no batch will begin any more, so that waiting for one would never end."""

@@ -47,6 +47,7 @@ class StreamRun:
         clock: Clock,
         bus: ListenerBus,
         on_error: Callable[[BatchError], None],
+        on_halt: Callable[[], None],
         durable: DurableBatches | None = None,
     ) -> None:
         self._graph = graph
@@ -76,7 +77,9 @@ class StreamRun:
         self._generator = JobGenerator(clock, graph.batch_ms, self._plan, self._on_loop_error)
         # Batches of a durable stream never overlap: each starts from the state of the one before.
         batch_threads = 1 if durable is not None else CONCURRENT_JOBS.read(conf)
-        self._scheduler = JobScheduler(self._runner, batch_threads, self._on_scheduler_error)
+        self._scheduler = JobScheduler(
+            self._runner, batch_threads, self._on_scheduler_error, lambda: _on_own_thread(on_halt)
+        )
         self._first_ms = 0
         self._unfinished: list[Batch] = []
 
@@ -208,7 +211,7 @@ class StreamRun:
                 thread.join()
             then()
 
-        threading.Thread(target=wait_and_stop, name="tidemill-stop", daemon=True).start()
+        _on_own_thread(wait_and_stop)
 
     def stop(self, timeout_s: float = 2.0) -> None:
         """Begin no other job, end the running ones, and stop all threads. Idempotent."""
@@ -229,3 +232,8 @@ class StreamRun:
                     )
         self._planner.stop()
         self._bus.stop()
+
+
+def _on_own_thread(stop: Callable[[], None]) -> None:
+    """Run a stop that waits for the thread it is asked for on."""
+    threading.Thread(target=stop, name="tidemill-stop", daemon=True).start()

@@ -1,0 +1,135 @@
+"""Signals and the end of a program, in real processes without Spark."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+BEGINNING = """
+import os, signal, sys, threading
+from tidemill.common.shutdown import ShutdownHook
+from tidemill.common.temporary_folder import temporary_folder
+
+def say(text):
+    print(text, flush=True)
+
+def interrupt(number=signal.SIGINT):
+    signal.raise_signal(number)
+
+def stop():
+    say("stopped")
+    hook.remove()
+
+hook = ShutdownHook(stop)
+hook.install()
+"""
+
+
+def run(program: str) -> tuple[list[str], int, str]:
+    """Run a program; return the lines that it prints, its exit code and its errors."""
+    done = subprocess.run(
+        [sys.executable, "-c", BEGINNING + program],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return done.stdout.splitlines(), done.returncode, done.stderr
+
+
+def test_a_program_that_catches_ctrl_c_may_go_on_and_catch_the_next() -> None:
+    lines, code, errors = run(
+        """
+for number in range(3):
+    try:
+        interrupt()
+    except KeyboardInterrupt:
+        say(f"caught {number}")
+say("the end")
+"""
+    )
+    assert lines == ["caught 0", "caught 1", "caught 2", "the end", "stopped"]
+    assert (code, errors) == (0, "")
+
+
+@pytest.mark.parametrize(
+    "ending",
+    [
+        "try:\n    interrupt()\nexcept KeyboardInterrupt:\n    interrupt()\n    say('went on')",
+        "try:\n    interrupt()\nfinally:\n    interrupt()\n    say('went on')",
+        "try:\n    interrupt()\nfinally:\n    try:\n        int('x')\n    except ValueError:\n"
+        "        interrupt()\n        say('went on')",
+        "import atexit\natexit.register(lambda: [interrupt(), say('went on')])\ninterrupt()",
+    ],
+    ids=["except", "finally", "an error inside", "exit handler"],
+)
+def test_a_second_signal_while_the_first_ends_the_program_stops_at_once(ending: str) -> None:
+    lines, code, errors = run(ending)
+    assert lines == []
+    assert code == 128 + signal.SIGINT
+    assert "stopping at once" in errors
+    assert "Traceback" not in errors
+
+
+def test_a_signal_does_not_interrupt_the_stop_of_a_program_that_ends_by_itself() -> None:
+    lines, code, errors = run(
+        """
+def stop():
+    interrupt()
+    say("stopped")
+    interrupt()
+    say("went on")
+
+hook._stop = stop
+"""
+    )
+    assert lines == ["stopped"]
+    assert code == 128 + signal.SIGINT
+    assert "Traceback" not in errors
+
+
+def test_a_forked_process_leaves_the_stream_of_its_parent_alone() -> None:
+    lines, code, errors = run(
+        """
+folder = temporary_folder("forked")
+child = os.fork()
+if not child:
+    sys.exit(7)
+say(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+say(os.path.isdir(folder))
+child = os.fork()
+if not child:
+    interrupt(signal.SIGTERM)
+say(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+say("the end")
+"""
+    )
+    assert lines == ["7", "True", str(-signal.SIGTERM), "the end", "stopped"]
+    assert (code, errors) == (0, "")
+
+
+def test_a_hook_that_another_thread_removed_gives_signals_back_and_makes_way_for_the_next() -> None:
+    lines, code, _ = run(
+        """
+def remove(hook):
+    thread = threading.Thread(target=hook.remove)
+    thread.start()
+    thread.join()
+
+remove(hook)
+hook = ShutdownHook(stop)
+hook.install()
+assert signal.getsignal(signal.SIGTERM) == hook._on_signal
+remove(hook)
+interrupt(signal.SIGTERM)
+say("went on")
+"""
+    )
+    assert lines == []
+    assert code == -signal.SIGTERM
