@@ -6,7 +6,6 @@ from collections.abc import Callable
 from datetime import datetime
 from functools import partial
 from operator import add
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -227,31 +226,6 @@ def test_an_empty_queue_is_a_stream_of_empty_batches(stream: Stream) -> None:
 def test_a_queue_of_something_else_is_refused_at_the_call(stream: Stream, bad: list[Any]) -> None:
     with pytest.raises(UsageError, match="of the queue must be an RDD or a list of records"):
         stream.ssc.queueStream(bad)
-
-
-def test_pprint_prints_the_first_records(
-    stream: Stream, capsys: pytest.CaptureFixture[str]
-) -> None:
-    numbers = stream.ssc.queueStream([[1, 2, 3], [4]])
-    numbers.pprint(2)
-    stream.start_and_run(2)
-    rule = "-------------------------------------------"
-    first, second = to_datetime(1000), to_datetime(2000)
-    assert capsys.readouterr().out == (
-        f"{rule}\nTime: {first}\n{rule}\n1\n2\n...\n\n{rule}\nTime: {second}\n{rule}\n4\n\n"
-    )
-
-
-def test_save_as_text_files_also_a_second_time(stream: Stream, tmp_path: Path) -> None:
-    numbers = stream.ssc.queueStream([[1, 2], [3]])
-    numbers.saveAsTextFiles(str(tmp_path / "numbers"), "txt")
-    (tmp_path / "numbers-2000.txt").mkdir()
-    stream.start_and_run(2)
-    written = {path.name: path for path in tmp_path.iterdir()}
-    assert set(written) == {"numbers-1000.txt", "numbers-2000.txt"}
-    parts = sorted(written["numbers-1000.txt"].glob("part-*"))
-    assert "".join(part.read_text() for part in parts) == "1\n2\n"
-    assert list(written["numbers-2000.txt"].iterdir()) == []
 
 
 def test_spark_sql_inside_a_stream(spark: SparkSession, stream: Stream) -> None:

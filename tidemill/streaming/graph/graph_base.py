@@ -33,6 +33,8 @@ class GraphBase:
         self.zero_ms = 0
         self.planned_until_ms = -1
         self.running_state: RunningState | None = None
+        # The id of a stream that has a checkpoint directory.
+        self.stream_id: str | None = None
         # The batches whose RDDs may be asked for, by time.
         self._batches: dict[int, Batch] = {}
         self._frozen_because: str | None = None

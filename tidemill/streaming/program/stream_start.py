@@ -99,6 +99,7 @@ class StreamStart:
                 self._durable = DurableBatches.open(directory, self._clock)  # 2
                 if self._recovered is None:
                     self._refuse_used_directory(self._durable)
+                self._graph.stream_id = self._durable.log.stream_id()
                 self._prepare_rdd_checkpoints(self._durable, directory)
             if receiver_sources(self._graph):
                 self.receivers = StreamReceivers(self._graph, self._clock, bus, self._durable)
