@@ -507,3 +507,44 @@ def test_a_file_that_vanishes_from_under_a_window_is_reported(
     stream.driver.run(1)
     assert lines == [["2"]]
     assert f"file {first}: cannot be read (No such file" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "counted",
+    [
+        lambda lines: lines.window(4, 1).count(),
+        lambda lines: lines.countByWindow(4, 1),
+        lambda lines: lines.map(len).reduceByWindow(lambda a, b: a + b, None, 4, 1),
+        lambda lines: lines.map(len).reduceByWindow(lambda a, b: a + b, lambda a, b: a - b, 4, 1),
+    ],
+)
+@pytest.mark.parametrize("change", ["archived", "replaced"])
+def test_a_window_never_shrinks_because_files_were_archived_between_two_runs(
+    runs: Runs,
+    incoming: Path,
+    tmp_path: Path,
+    put: Callable[..., Path],
+    counted: Callable[[Any], Any],
+    change: str,
+) -> None:
+    """The batch fails and names the file, and goes on when it is back."""
+
+    def build(ssc: StreamingContext) -> None:
+        save(counted(ssc.textFileStream(str(incoming))), runs.results)
+
+    runs.run(build, 1, clock_ms=START_MS)
+    for number in range(3):
+        put(f"f{number}", "1\n", age_ms=-1500 - 1000 * number)
+        runs.run(build, 1)
+    for number in range(3):
+        (incoming / f"f{number}").rename(tmp_path / f"archived-{number}")
+        if change == "replaced":
+            put(f"f{number}", "another file\n", age_ms=-100_000)  # of the future: not read yet
+    put("f3", "1\n", age_ms=-4500)
+    with pytest.raises(BatchError, match=f"cannot read the input {incoming}/f[012]: "):
+        runs.run(build, 1)
+    runs.contexts[-1].stop(stopSparkContext=False)
+    for number in range(3):
+        (tmp_path / f"archived-{number}").rename(incoming / f"f{number}")
+    runs.run(build, 0)
+    assert runs.written()[f"batch-{START_MS // 1000 + 5}"] == [4]

@@ -32,8 +32,8 @@ from tidemill.streaming.graph.transformations import (
 from tidemill.streaming.graph.update_state import UpdateState
 from tidemill.streaming.lifecycle import StreamLifecycle
 from tidemill.streaming.pair_operations import PairOperations
-from tidemill.streaming.state_spec import StateSpec, require_partitions
-from tidemill.streaming.util import TransformFunction, with_time
+from tidemill.streaming.state_spec import StateSpec
+from tidemill.streaming.util import TransformFunction, require_partitions, with_time
 from tidemill.streaming.window_operations import WindowOperations
 from tidemill.tasks.combine_step import Combiner
 from tidemill.tasks.record_steps import (
@@ -130,7 +130,8 @@ class DStream(PairOperations["DStream[Any]"], WindowOperations["DStream[Any]"], 
 
     def repartition(self: DStream[T], numPartitions: int) -> DStream[T]:
         """Spread the records over ``numPartitions`` partitions."""
-        return self._stream(per_rdd(self._node, lambda rdd: rdd.repartition(numPartitions)))
+        number = require_partitions(numPartitions)
+        return self._stream(per_rdd(self._node, lambda rdd: rdd.repartition(number)))
 
     # -- batch by batch ------------------------------------------------------------------------
 

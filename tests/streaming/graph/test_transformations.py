@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from datetime import datetime
 from functools import partial
@@ -14,8 +15,8 @@ from pyspark.sql import SparkSession
 
 from tests.manual_stream import Stream
 from tidemill.common.times import to_datetime
-from tidemill.errors import BatchError, UsageError
-from tidemill.streaming import DStream
+from tidemill.errors import BatchError, OptionError, UsageError
+from tidemill.streaming import DStream, StateSpec
 from tidemill.streaming.dstream import TransformedDStream
 from tidemill.testing import collected
 
@@ -286,3 +287,44 @@ def test_large_batches_are_spread_and_small_ones_are_not(sc: SparkContext, strea
 def test_partitions_of_a_reduced_batch_are_iterators(run_operation: Run) -> None:
     first = run_operation(PAIRS, lambda s: s.reduceByKey(add).mapPartitions(lambda it: [next(it)]))
     assert first == [[("a", 4)], [("b", 4)]]
+
+
+@pytest.mark.parametrize("number", [0, -1, 1.5, True, "2"])
+def test_numbers_of_partitions_that_make_no_sense_are_refused_at_the_call(
+    stream: Stream, number: Any
+) -> None:
+    pairs = stream.ssc.queueStream([[("a", 1)]])
+    operations: list[Callable[[], Any]] = [
+        lambda: pairs.repartition(number),
+        lambda: pairs.partitionBy(number),
+        lambda: pairs.reduceByKey(add, number),
+        lambda: pairs.groupByKey(number),
+        lambda: pairs.combineByKey(str, add, add, number),
+        lambda: pairs.cogroup(pairs, number),
+        lambda: pairs.join(pairs, number),
+        lambda: pairs.leftOuterJoin(pairs, number),
+        lambda: pairs.rightOuterJoin(pairs, number),
+        lambda: pairs.fullOuterJoin(pairs, number),
+        lambda: pairs.countByValueAndWindow(1, 1, number),
+        lambda: pairs.groupByKeyAndWindow(1, 1, number),
+        lambda: pairs.reduceByKeyAndWindow(add, None, 1, 1, number),
+        lambda: pairs.updateStateByKey(lambda new, old: old, number),
+        lambda: StateSpec.function(lambda k, v, s: v).numPartitions(number),
+    ]
+    for operation in operations:
+        with pytest.raises(OptionError, match="numPartitions must be at least 1") as caught:
+            operation()
+        assert caught.value.option == "numPartitions"
+
+
+def test_every_operation_with_a_number_of_partitions_is_refused_above() -> None:
+    source = inspect.getsource(
+        test_numbers_of_partitions_that_make_no_sense_are_refused_at_the_call
+    )
+    takers = [
+        name
+        for name, method in inspect.getmembers(DStream, inspect.isfunction)
+        if not name.startswith("_") and "numPartitions" in inspect.signature(method).parameters
+    ]
+    assert len(takers) == 14
+    assert [name for name in takers if f".{name}(" not in source] == []
