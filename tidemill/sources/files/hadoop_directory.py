@@ -6,6 +6,7 @@ import logging
 from collections.abc import Container
 from typing import TYPE_CHECKING
 
+from tidemill.common.paths import split_path
 from tidemill.errors import InputUnavailableError
 from tidemill.sources.files.directory import DirectoryLister, FoundFile, LocalDirectory, is_ignored
 from tidemill.spark.files.hadoop_files import (
@@ -15,7 +16,6 @@ from tidemill.spark.files.hadoop_files import (
     java_reason,
     locate,
 )
-from tidemill.spark.files.hadoop_paths import split_path
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
