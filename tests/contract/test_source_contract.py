@@ -17,7 +17,7 @@ from tidemill.checkpoint.local_storage import LocalStorage
 from tidemill.checkpoint.source_log import SourceLog
 from tidemill.sources.files.directory import LocalDirectory
 from tidemill.sources.files.hadoop_directory import HadoopDirectory
-from tidemill.sources.files.record_files_source import BinaryFilesSource, TextFilesSource
+from tidemill.sources.files.record_readers import BinaryFilesSource, TextFilesSource
 from tidemill.sources.queue import QueueSource
 from tidemill.spark.files.hadoop_files import HadoopFileSystem
 from tidemill.testing import ManualClock

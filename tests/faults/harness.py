@@ -29,6 +29,9 @@ DRIVER_POINTS = [
     "batch.after-offsets",
     "batch.before-run",
     "program.after-output",
+    "output.before-rename",
+    "output.after-rename",
+    "output.after-mark",
     "batch.after-run",
     "batch.before-commit",
     "batch.after-commit",
@@ -40,6 +43,7 @@ DRIVER_POINTS = [
 ]
 TASK_POINTS = [
     "program.in-job",
+    "program.in-output",
     "state.before-version",
     "state.after-version",
     "state.before-snapshot",
@@ -78,25 +82,27 @@ class Program:
         self.counters = folder / "faults"
         self.counters.mkdir(parents=True)
         self.checkpoint = folder / "checkpoint"
+        self._stdout = folder / "stdout"
 
     def start(self, faults: list[Planned]) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [
-                *(sys.executable, "-m", self.module, str(self.folder), str(self.batches)),
-                *self.arguments,
-            ],
-            cwd=ROOT,
-            env={
-                **os.environ,
-                **self.environment,
-                PLAN: ";".join(map(str, faults)),
-                COUNTERS: str(self.counters),
-            },
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
+        with self._stdout.open("a") as stdout:
+            return subprocess.Popen(
+                [
+                    *(sys.executable, "-m", self.module, str(self.folder), str(self.batches)),
+                    *self.arguments,
+                ],
+                cwd=ROOT,
+                env={
+                    **os.environ,
+                    **self.environment,
+                    PLAN: ";".join(map(str, faults)),
+                    COUNTERS: str(self.counters),
+                },
+                stdout=stdout,
+                stderr=subprocess.PIPE,
+                text=True,
+                start_new_session=True,
+            )
 
     def run_once(self, faults: list[Planned]) -> tuple[int, str]:
         process = self.start(faults)
@@ -140,7 +146,24 @@ class Program:
         return passed.exists() and passed.stat().st_size >= fault.occurrence
 
     def outputs(self) -> dict[str, bytes]:
-        return {path.name: path.read_bytes() for path in sorted((self.folder / "out").iterdir())}
+        """Return every file that was written, by its path, but for checksums and Spark's marks."""
+        out = self.folder / "out"
+        files = {str(path.relative_to(out)): path for path in sorted(out.rglob("*"))}
+        return {
+            name: path.read_bytes()
+            for name, path in files.items()
+            if path.is_file() and not name.endswith(".crc") and path.name != "_SUCCESS"
+        }
+
+    def printed(self) -> dict[str, set[str]]:
+        """Return what ``pprint`` has printed of each batch: one text, however often it was printed."""
+        printed: dict[str, set[str]] = {}
+        blocks = self._stdout.read_text().split(f"{'-' * 43}\nTime: ")
+        for block in blocks[1:]:
+            time, _, records = block.partition(f"\n{'-' * 43}\n")
+            records = records.partition("\n\n")[0]
+            printed.setdefault(time, set()).add("\n".join(sorted(records.split("\n"))))
+        return printed
 
     def states_by_batch(self) -> dict[str, Any]:
         """Return the state after each batch, as the undisturbed run had it."""

@@ -1,4 +1,4 @@
-"""A stream program that is killed: files in, every kind of state and window, files out.
+"""A stream program that is killed: files in, every kind of state, window and output operation.
 
     python -m tests.faults.program <folder> <batches>
 
@@ -55,6 +55,21 @@ def saved(stream: Any, folder: str, name: str) -> None:
     stream.foreachRDD(save)
 
 
+def save_rdd(stream: Any, folder: str, name: str) -> None:
+    """Write each batch as Spark does, to a directory that exists if the batch was interrupted."""
+
+    def save(time: Any, rdd: Any) -> None:
+        rdd.saveAsTextFile(os.path.join(folder, f"{name}-{int(time.timestamp()):03d}"))
+        fault_point("program.after-output")
+
+    stream.foreachRDD(save)
+
+
+def in_an_output(pair: Any) -> Any:
+    fault_point("program.in-output")
+    return pair
+
+
 def in_a_job(word: str) -> tuple[str, int]:
     fault_point("program.in-job")
     return word, 1
@@ -77,6 +92,10 @@ def build(spark_context: Any, clock: ManualClock, folder: str) -> StreamingConte
     saved(totals, out, "totals")
     saved(tracked, out, "tracked")
     saved(pairs.reduceByKeyAndWindow(lambda a, b: a + b, lambda a, b: a - b, 3, 1), out, "window")
+    written = pairs.map(in_an_output)
+    written.saveAsTextFiles(os.path.join(out, "text"))
+    save_rdd(written, out, "rdd")
+    totals.pprint(100)
     return ssc
 
 

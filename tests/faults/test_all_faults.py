@@ -46,6 +46,7 @@ def test_killed_everywhere(undisturbed: Program, tmp_path: Path, number: int) ->
     assert len(PLANS[number]) - 1 <= outcome.kills <= len(PLANS[number])
     KILLS[number] = outcome.kills
     assert program.outputs() == undisturbed.outputs()
+    assert program.printed() == undisturbed.printed()
 
 
 def test_there_are_a_hundred_kills_and_every_point_has_some() -> None:

@@ -22,11 +22,8 @@ from tidemill.checkpoint.local_storage import LocalStorage
 from tidemill.checkpoint.source_log import SourceLog
 from tidemill.common.clock import ManualClock
 from tidemill.sources.files.directory import LocalDirectory
-from tidemill.sources.files.record_files_source import (
-    BinaryFilesSource,
-    RecordFilesSource,
-    TextFilesSource,
-)
+from tidemill.sources.files.record_files_source import RecordFilesSource, version_of
+from tidemill.sources.files.record_readers import BinaryFilesSource, TextFilesSource
 from tidemill.sources.record_size import RecordSize
 from tidemill.tasks.file_records import ReadReport
 
@@ -82,9 +79,9 @@ class Directory:
     def read(self, start: int, end: int) -> int | None:
         """Count the lines as tasks would, and let the source learn of it."""
         range_ = OffsetRange(start, end)
-        for path in self.source.size(range_).description.split():
-            lines = Path(path).read_text().count("\n")
-            self.source._report.add(ReadReport(records={(path, 0): lines}))
+        for file in self.source._files(range_):
+            lines = Path(file.path).read_text().count("\n")
+            self.source._report.add(ReadReport(records={(version_of(file), 0): lines}))
         return self.source.records_read(range_)
 
 

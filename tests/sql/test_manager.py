@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from pathlib import Path
 from typing import Any
@@ -74,8 +75,9 @@ def test_a_name_is_taken_while_its_query_runs(faked: Faked) -> None:
 def test_a_checkpoint_has_one_query_at_a_time(faked: Faked, tmp_path: Path) -> None:
     session, made = faked
     first = start(session, "first", checkpointLocation=str(tmp_path / "c"))
-    with pytest.raises(UsageError, match="in use by the query 'first', which is still active"):
-        start(session, checkpointLocation=f"file://{tmp_path}/c")
+    for same in (f"file://{tmp_path}/c", f"file:{tmp_path}/c", os.path.relpath(tmp_path / "c")):
+        with pytest.raises(UsageError, match="in use by the query 'first', which is still active"):
+            start(session, checkpointLocation=same)
     (tmp_path / "copy").mkdir()
     (tmp_path / "copy" / "metadata").write_bytes((tmp_path / "c" / "metadata").read_bytes())
     made[0].end()

@@ -15,6 +15,8 @@ import pytest
 
 from tests.manual_stream import Stream
 from tests.streaming.program.restarts import Runs, save
+from tidemill.checkpoint.local_storage import LocalStorage
+from tidemill.checkpoint.source_log import SourceLog
 from tidemill.errors import BatchError, InputUnavailableError, OptionError
 from tidemill.sources.files.directory import LocalDirectory
 from tidemill.streaming import StreamingContext, StreamingListener
@@ -99,6 +101,117 @@ def test_a_file_is_taken_once_even_long_after_its_window(
     for _ in range(13):
         stream.driver.run(10)
     assert [line for batch in lines for line in batch] == ["once"]
+
+
+@pytest.mark.parametrize("way", ["moved", "in place"])
+def test_a_name_that_is_used_again_is_another_file(
+    incoming: Path, stream: Stream, put: Callable[..., Path], way: str
+) -> None:
+    """One that was there before the stream, and one that the stream has read: each replaced and removed."""
+
+    def replace(name: str, data: str) -> None:
+        if way == "moved":
+            put(name, data)
+        else:
+            (incoming / name).write_text(data)
+            now_ns = stream.clock.now_ms() * 1_000_000
+            os.utime(incoming / name, ns=(now_ns, now_ns))
+
+    for name in ("o1", "o2"):
+        put(name, f"{name} of before\n", age_ms=10_000)
+    lines = collected(stream.ssc.textFileStream(str(incoming)))
+    put("new", "new1\n")
+    stream.start_and_run(1)
+    replace("o1", "o1\n")
+    (incoming / "o2").unlink()
+    put("o2", "o2\n")
+    stream.driver.run(1)
+    replace("new", "new2\n")
+    stream.driver.run(1)
+    (incoming / "new").unlink()
+    stream.driver.run(1)
+    put("new", "new3\n")
+    stream.driver.run(2)
+    assert [sorted(batch) for batch in lines] == [
+        ["new1"],
+        ["o1", "o2"],
+        ["new2"],
+        [],
+        ["new3"],
+        [],
+    ]
+
+
+def test_an_old_file_that_is_rewritten_in_place_is_found_within_the_window(
+    incoming: Path, stream: Stream, put: Callable[..., Path]
+) -> None:
+    names = [f"old-{number}" for number in range(20)]
+    for name in names:
+        put(name, "old\n", age_ms=100_000_000)
+    lines = collected(stream.ssc.textFileStream(str(incoming)))
+    stream.start_and_run(2)
+    now_ns = stream.clock.now_ms() * 1_000_000
+    for name in names:
+        (incoming / name).write_text(f"{name}\n")
+        os.utime(incoming / name, ns=(now_ns, now_ns))
+    stream.driver.run(32)
+    assert sorted(line for batch in lines for line in batch) == sorted(names)
+
+
+@pytest.mark.parametrize("written_by", ["this version", "an earlier version"])
+def test_versions_of_a_file_are_known_through_restarts(
+    runs: Runs, incoming: Path, put: Callable[..., Path], written_by: str
+) -> None:
+    def build(ssc: StreamingContext) -> None:
+        save(ssc.textFileStream(str(incoming)), runs.results)
+
+    put("old", "before\n", age_ms=5000)
+    put("older", "before\n", age_ms=5000)
+    runs.run(build, 1, clock_ms=START_MS)
+    if written_by == "an earlier version":
+        log = SourceLog(LocalStorage(str(runs.checkpoint)), "textFileStream-1")
+        before = log.get("before") or []
+        log.put("before", [[file["path"], file["modified_ms"]] for file in before])
+    put("old", "old, again\n", age_ms=-500)
+    put("file", "1\n", age_ms=-500)
+    runs.run(build, 1)
+    put("file", "2\n", age_ms=-1500)
+    runs.run(build, 2)
+    rows = [line for batch in runs.written().values() for line in batch]
+    assert sorted(rows) == ["1", "2", "old, again"]
+
+
+def test_a_file_that_is_replaced_before_it_is_read_is_read_once(
+    runs: Runs, incoming: Path, tmp_path: Path, put: Callable[..., Path]
+) -> None:
+    """A batch that failed because of a damaged file reads the repaired one, and no other batch does."""
+
+    def build(ssc: StreamingContext) -> None:
+        save(ssc.textFileStream(str(incoming)), runs.results)
+
+    runs.run(build, 1, clock_ms=START_MS)
+    put("a.gz", gzip.compress(b"a\n" * 100_000)[:-20])
+    with pytest.raises(BatchError, match=r"cannot read the input .*a\.gz"):
+        runs.run(build, 1)
+    runs.contexts[-1].stop(stopSparkContext=False)
+    put("a.gz", gzip.compress(b"a\n"), age_ms=-1900)
+    runs.run(build, 0)
+    assert runs.written()[f"batch-{START_MS // 1000 + 2}"] == ["a"]
+    runs.run(build, 3)
+    assert [line for batch in runs.written().values() for line in batch] == ["a"]
+
+
+def test_a_file_that_is_replaced_while_it_is_read_fails_its_batch(
+    incoming: Path, stream: Stream, put: Callable[..., Path]
+) -> None:
+    def replace_and_read(rdd: Any) -> None:
+        put("a", "other\n", age_ms=-100)
+        rdd.collect()
+
+    stream.ssc.textFileStream(str(incoming)).foreachRDD(replace_and_read)
+    put("a", "first\n")
+    with pytest.raises(BatchError, match=f"cannot read the input {incoming}/a: .* replaced"):
+        stream.start_and_run(1)
 
 
 def test_hidden_and_temporary_files_are_ignored(
@@ -394,3 +507,44 @@ def test_a_file_that_vanishes_from_under_a_window_is_reported(
     stream.driver.run(1)
     assert lines == [["2"]]
     assert f"file {first}: cannot be read (No such file" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "counted",
+    [
+        lambda lines: lines.window(4, 1).count(),
+        lambda lines: lines.countByWindow(4, 1),
+        lambda lines: lines.map(len).reduceByWindow(lambda a, b: a + b, None, 4, 1),
+        lambda lines: lines.map(len).reduceByWindow(lambda a, b: a + b, lambda a, b: a - b, 4, 1),
+    ],
+)
+@pytest.mark.parametrize("change", ["archived", "replaced"])
+def test_a_window_never_shrinks_because_files_were_archived_between_two_runs(
+    runs: Runs,
+    incoming: Path,
+    tmp_path: Path,
+    put: Callable[..., Path],
+    counted: Callable[[Any], Any],
+    change: str,
+) -> None:
+    """The batch fails and names the file, and goes on when it is back."""
+
+    def build(ssc: StreamingContext) -> None:
+        save(counted(ssc.textFileStream(str(incoming))), runs.results)
+
+    runs.run(build, 1, clock_ms=START_MS)
+    for number in range(3):
+        put(f"f{number}", "1\n", age_ms=-1500 - 1000 * number)
+        runs.run(build, 1)
+    for number in range(3):
+        (incoming / f"f{number}").rename(tmp_path / f"archived-{number}")
+        if change == "replaced":
+            put(f"f{number}", "another file\n", age_ms=-100_000)  # of the future: not read yet
+    put("f3", "1\n", age_ms=-4500)
+    with pytest.raises(BatchError, match=f"cannot read the input {incoming}/f[012]: "):
+        runs.run(build, 1)
+    runs.contexts[-1].stop(stopSparkContext=False)
+    for number in range(3):
+        (tmp_path / f"archived-{number}").rename(incoming / f"f{number}")
+    runs.run(build, 0)
+    assert runs.written()[f"batch-{START_MS // 1000 + 5}"] == [4]

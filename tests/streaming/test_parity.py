@@ -11,6 +11,9 @@ from typing import Any
 import pytest
 from pyspark import SparkContext
 
+from tidemill.streaming import StreamingContext
+from tidemill.streaming.program.graph_pickle import pickle_graph
+
 LINES = [["a b a", "c"], ["b"], ["c c d", "a"], ["x y z"], ["a a a a"]]
 BATCHES = len(LINES)
 
@@ -96,3 +99,15 @@ def test_same_results(both: tuple[Any, Any], name: str) -> None:
     batches = min(len(theirs[name]), len(ours[name]))
     assert batches >= 2
     assert ours[name][:batches] == theirs[name][:batches]
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_every_operation_can_be_written_into_the_checkpoint(sc: SparkContext, name: str) -> None:
+    """None of our own functions holds what cannot be, such as the Spark context."""
+    ssc = StreamingContext(sc, 0.5)
+    lines = ssc.queueStream([["a b"]])
+    operated = OPERATIONS[name](lines, lines.map(lambda line: (line, 1)))
+    operated.pprint()
+    operated.saveAsTextFiles("never written")
+    ssc.union(operated, operated).foreachRDD(lambda rdd: None)
+    assert pickle_graph(ssc._graph)

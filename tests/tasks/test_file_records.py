@@ -21,12 +21,18 @@ from tidemill.tasks.file_records import (
     WHOLE_FILE,
     BinaryRecords,
     FileSplit,
+    FileVersion,
     LeftOut,
     ReadReport,
     TextLines,
     pack_splits,
     whole_line_pieces,
 )
+
+
+def version(path: Path | str) -> FileVersion:
+    status = os.stat(path)
+    return FileVersion(str(path), status.st_size, status.st_mtime_ns // 1_000_000)
 
 
 def lines_of(data: bytes, cuts: list[int]) -> list[str]:
@@ -84,15 +90,15 @@ def test_bytes_that_are_not_utf8_do_not_stop_the_stream() -> None:
 def test_splits_cover_every_byte_once_and_cut_only_between_records(
     sizes: list[int], tasks: int, align: int
 ) -> None:
-    files = [(f"f{number}", size, True) for number, size in enumerate(sizes)]
+    files = [(FileVersion(f"f{n}", size, 0), True) for n, size in enumerate(sizes)]
     groups = pack_splits(files, tasks, align)
     splits = [split for group in groups for split in group]
-    for path, size, _ in files:
-        parts = [split for split in splits if split.path == path]
+    for file, _ in files:
+        parts = [split for split in splits if split.file == file]
         assert [part.start for part in parts] == [0, *[part.end for part in parts[:-1]]][
             : len(parts)
         ]
-        assert (parts[-1].end if parts else 0) == size
+        assert (parts[-1].end if parts else 0) == file.size
         assert all(part.start % align == 0 for part in parts)
     assert len(groups) <= tasks + len(files)
 
@@ -101,12 +107,12 @@ def test_text_lines_reads_splits_and_counts(tmp_path: Path) -> None:
     path = tmp_path / "a"
     path.write_text("one\ntwo\nthree\n")
     report: Any = Report()
-    splits = [FileSplit(str(path), 0, 5), FileSplit(str(path), 5, 14)]
+    splits = [FileSplit(version(path), 0, 5), FileSplit(version(path), 5, 14)]
     assert list(TextLines(report)(0, splits)) == ["one", "two", "three"]
-    assert report.value.records_of({str(path)}) == 3
+    assert report.value.records_of({version(path)}) == 3
     # A task that runs again, or an RDD computed by two output operations, changes no count.
     list(TextLines(report)(0, splits))
-    assert report.value.records_of({str(path)}) == 3
+    assert report.value.records_of({version(path)}) == 3
 
 
 def test_a_file_that_vanished_or_is_damaged_is_reported_and_left_out_if_the_user_has_asked(
@@ -116,18 +122,35 @@ def test_a_file_that_vanished_or_is_damaged_is_reported_and_left_out_if_the_user
     good.write_text("fine\n")
     torn.write_bytes(gzip.compress(b"x\n" * 5)[:-4])
     report: Any = Report()
-    gone = FileSplit(str(tmp_path / "gone"), 0, 5)
-    damaged = FileSplit(str(torn), 0, WHOLE_FILE)
+    gone = FileSplit(FileVersion(str(tmp_path / "gone"), 5, 0), 0, 5)
+    damaged = FileSplit(version(torn), 0, WHOLE_FILE)
     read = TextLines(report, LeftOut(missing=True, damaged=True))
-    assert list(read(0, [gone, damaged, FileSplit(str(good), 0, 5)]))[-1] == "fine"
-    assert list(report.value.problems) == [gone.path, damaged.path]
-    assert report.value.problems[gone.path] == "cannot be read (No such file or directory)"
-    report.value.forget({gone.path, damaged.path, str(good)})
+    assert list(read(0, [gone, damaged, FileSplit(version(good), 0, 5)]))[-1] == "fine"
+    assert list(report.value.problems) == [gone.file, damaged.file]
+    assert report.value.problems[gone.file] == "cannot be read (No such file or directory)"
+    report.value.forget({gone.file, damaged.file, version(good)})
     assert report.value == ReadReport()
     for split, setting in ((gone, "ignoreMissingFiles"), (damaged, "ignoreCorruptFiles")):
         with pytest.raises(InputUnavailableError, match=f"spark.files.{setting} to true") as caught:
             list(TextLines(report)(0, [split]))
-        assert caught.value.path == split.path
+        assert caught.value.path == split.file.path
+
+
+@pytest.mark.parametrize("change", ["size", "time"])
+def test_a_file_that_was_replaced_is_not_the_one_that_was_found(
+    tmp_path: Path, change: str
+) -> None:
+    path = tmp_path / "a"
+    path.write_text("one\ntwo\n")
+    os.utime(path, (100, 100))
+    report: Any = Report()
+    splits = [FileSplit(version(path), 0, 8)]
+    path.write_text("ONE\nTWO\n" if change == "time" else "one\ntwo\nthree\n")
+    os.utime(path, (200, 200) if change == "time" else (100, 100))
+    for reader in (TextLines(report), BinaryRecords(4, report)):
+        with pytest.raises(InputUnavailableError, match=r"of 8 bytes .* replaced by another"):
+            list(reader(0, splits))
+    assert list(TextLines(report, LeftOut(missing=True))(0, splits)) == []
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.EMFILE, errno.ESTALE, errno.EACCES])
@@ -140,7 +163,7 @@ def test_an_error_of_the_system_says_nothing_about_the_file(
     path.write_text("one\ntwo\n")
     report: Any = Report()
     left_out = LeftOut(missing=True, damaged=True)
-    splits = [FileSplit(str(path), 0, 8)]
+    splits = [FileSplit(version(path), 0, 8)]
     real = builtins.open
 
     def failing(*args: Any, **kwargs: Any) -> Any:
@@ -153,7 +176,9 @@ def test_an_error_of_the_system_says_nothing_about_the_file(
             def read(self, size: int | None = -1, /) -> bytes:
                 raise error
 
-        file.close()
+            def fileno(self) -> int:
+                return int(file.fileno())
+
         return Broken()
 
     with monkeypatch.context() as patch:
@@ -179,13 +204,14 @@ def test_binary_records_come_whole_and_a_torn_end_is_reported(
             file.write(data)
             file.flush()
             report: Any = Report()
-            groups = pack_splits([(file.name, len(data), True)], tasks, length)
+            found = version(file.name)
+            groups = pack_splits([(found, True)], tasks, length)
             records = [r for group in groups for r in BinaryRecords(length, report)(0, group)]
     finally:
         file_records.PIECE_BYTES = before
     whole = len(data) // length
     assert records == [data[i * length : (i + 1) * length] for i in range(whole)]
-    assert report.value.records_of({file.name}) == whole
+    assert report.value.records_of({found}) == whole
     assert bool(report.value.problems) == bool(len(data) % length)
 
 

@@ -9,6 +9,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import BinaryIO
 
 from tidemill.checkpoint.checksums import sums_of
+from tidemill.common.paths import local_path
+from tidemill.errors import OptionError
 
 
 class Appender(ABC):
@@ -193,12 +195,20 @@ class SubStorage(Storage):
 
 
 def open_storage(directory: str) -> Storage:
-    """Return the storage for a local path or a URI (``s3://...``, ``hdfs://...``)."""
+    """Return the storage for a local path or a URI (``s3://...``, ``hdfs://...``).
+
+    A path without a scheme is of this machine, whatever Spark's default file system is: the storage is opened
+    where there may be no Spark.
+    """
     from tidemill.checkpoint.arrow_storage import ArrowStorage
     from tidemill.checkpoint.local_storage import LocalStorage
 
-    if directory.startswith("file:"):
-        directory = "/" + directory[len("file:") :].lstrip("/")
-    if "://" in directory:
-        return ArrowStorage.from_uri(directory)
-    return LocalStorage(directory)
+    local = local_path(directory)
+    if local is not None:
+        return LocalStorage(local)
+    if "://" not in directory:
+        raise OptionError(
+            f"{directory!r} names no host or bucket: write the whole URI, such as hdfs://host:8020/folder",
+            "path",
+        )
+    return ArrowStorage.from_uri(directory)

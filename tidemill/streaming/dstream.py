@@ -13,7 +13,6 @@ from pyspark import RDD, StorageLevel
 from tidemill.common.times import duration_ms, to_ms
 from tidemill.errors import OptionError, ProgramError
 from tidemill.spark.rdds.combine import combine_by_key
-from tidemill.spark.session.failures import is_file_already_there
 from tidemill.state.keys import stable_hash
 from tidemill.streaming.graph.map_with_state import MapWithState
 from tidemill.streaming.graph.node import DStreamNode
@@ -33,8 +32,8 @@ from tidemill.streaming.graph.transformations import (
 from tidemill.streaming.graph.update_state import UpdateState
 from tidemill.streaming.lifecycle import StreamLifecycle
 from tidemill.streaming.pair_operations import PairOperations
-from tidemill.streaming.state_spec import StateSpec, require_partitions
-from tidemill.streaming.util import TransformFunction, rddToFileName, with_time
+from tidemill.streaming.state_spec import StateSpec
+from tidemill.streaming.util import TransformFunction, require_partitions, with_time
 from tidemill.streaming.window_operations import WindowOperations
 from tidemill.tasks.combine_step import Combiner
 from tidemill.tasks.record_steps import (
@@ -131,7 +130,8 @@ class DStream(PairOperations["DStream[Any]"], WindowOperations["DStream[Any]"], 
 
     def repartition(self: DStream[T], numPartitions: int) -> DStream[T]:
         """Spread the records over ``numPartitions`` partitions."""
-        return self._stream(per_rdd(self._node, lambda rdd: rdd.repartition(numPartitions)))
+        number = require_partitions(numPartitions)
+        return self._stream(per_rdd(self._node, lambda rdd: rdd.repartition(number)))
 
     # -- batch by batch ------------------------------------------------------------------------
 
@@ -301,23 +301,20 @@ class DStream(PairOperations["DStream[Any]"], WindowOperations["DStream[Any]"], 
             taken = rdd.take(num + 1)
             rule = "-" * 43
             more = ["..."] if len(taken) > num else []
-            # One call, so that streams that print at the same time do not mix their lines.
-            print("\n".join([rule, f"Time: {time}", rule, *map(str, taken[:num]), *more, ""]))
+            # One call, so that streams that print at the same time do not mix their lines. Flushed: a batch
+            # that is committed has been printed.
+            lines = [rule, f"Time: {time}", rule, *map(str, taken[:num]), *more, ""]
+            print("\n".join(lines), flush=True)
 
         self.foreachRDD(take_and_print)
 
     def saveAsTextFiles(self, prefix: str, suffix: str | None = None) -> None:
-        """Write each batch as text to the directory ``prefix-<milliseconds>[.suffix]``."""
+        """Write each batch as text to the directory ``prefix-<milliseconds>[.suffix]``.
 
-        def save(time: datetime, rdd: RDD[Any]) -> None:
-            try:
-                rdd.saveAsTextFile(rddToFileName(prefix, suffix, time))
-            except Exception as error:
-                # The batch runs a second time, and its files are there from the first.
-                if not is_file_already_there(error):
-                    raise
-
-        self.foreachRDD(save)
+        A reader finds the directory whole or not at all. A batch that runs again writes its rows unless
+        they are all there; a directory of that name that is not its own it replaces.
+        """
+        self._ssc._graph.add_text_output(self._node, prefix, suffix)
 
 
 class TransformedDStream(DStream[U]):

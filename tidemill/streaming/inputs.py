@@ -15,7 +15,7 @@ from tidemill.receivers.connectors.socket_receiver import RawSocketReceiver, Soc
 from tidemill.receivers.receiver import Receiver
 from tidemill.receivers.record_source import ReceiverSourceFactory
 from tidemill.sources.files.hadoop_directory import absolute_directory
-from tidemill.sources.files.record_files_source import DirectorySourceFactory
+from tidemill.sources.files.record_readers import DirectorySourceFactory
 from tidemill.sources.queue import QueueSource, QueueSourceFactory, queue_entry
 from tidemill.streaming.dstream import DStream
 from tidemill.streaming.lifecycle import StreamLifecycle

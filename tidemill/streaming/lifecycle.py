@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import enum
 import logging
-import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from tidemill.common.config import (
     LISTENER_QUEUE_CAPACITY,
     STOP_GRACEFULLY_ON_SHUTDOWN,
 )
+from tidemill.common.paths import absolute_location
 from tidemill.common.shutdown import ShutdownHook
 from tidemill.common.times import duration_ms
 from tidemill.errors import IllegalStateError, OptionError, ProgramError
@@ -252,9 +252,7 @@ class StreamLifecycle:
                 f"the checkpoint directory must be a path or a URI, not {directory!r}", "directory"
             )
         self._graph.refuse_change_after_start()
-        self._graph.checkpoint_directory = (
-            directory if "://" in directory else os.path.abspath(directory)
-        )
+        self._graph.checkpoint_directory = absolute_location(directory)
 
     def readState(self, name: str) -> RDD[tuple[Any, Any]]:
         """Read the keys and values of a stream with state, as of the last committed batch.

@@ -10,6 +10,7 @@ from pyspark.core.rdd import RDD, portable_hash
 from tidemill.spark.rdds.combine import combine_by_key, group_by_key, reduce_partitions
 from tidemill.streaming.graph.transformations import combine_nodes, per_rdd, per_record
 from tidemill.streaming.stream_handle import StreamHandle, StreamT
+from tidemill.streaming.util import chosen_partitions
 from tidemill.tasks.combine_step import Combiner
 from tidemill.tasks.record_steps import FlatMapValues, MapValues
 
@@ -46,21 +47,20 @@ class PairOperations(StreamHandle[StreamT]):
         return self._combined(Combiner(createCombiner, mergeValue, mergeCombiners), numPartitions)
 
     def _combined(self, combiner: Combiner, partitions: int | None) -> StreamT:
-        return self._stream(
-            per_rdd(self._node, lambda rdd: combine_by_key(rdd, combiner, partitions))
-        )
+        chosen = chosen_partitions(partitions)
+        return self._stream(per_rdd(self._node, lambda rdd: combine_by_key(rdd, combiner, chosen)))
 
     def groupByKey(self, numPartitions: int | None = None) -> StreamT:
         """Collect all values of each key in a batch."""
-        return self._stream(per_rdd(self._node, lambda rdd: group_by_key(rdd, numPartitions)))
+        chosen = chosen_partitions(numPartitions)
+        return self._stream(per_rdd(self._node, lambda rdd: group_by_key(rdd, chosen)))
 
     def partitionBy(
         self, numPartitions: int, partitionFunc: Callable[[Any], int] = portable_hash
     ) -> StreamT:
         """Place each pair by ``partitionFunc`` of its key."""
-        return self._stream(
-            per_rdd(self._node, lambda rdd: rdd.partitionBy(numPartitions, partitionFunc))
-        )
+        chosen = chosen_partitions(numPartitions)
+        return self._stream(per_rdd(self._node, lambda rdd: rdd.partitionBy(chosen, partitionFunc)))
 
     def cogroup(self, other: StreamHandle[Any], numPartitions: int | None = None) -> StreamT:
         """Give for each key of either stream its values here and its values there."""
@@ -86,10 +86,11 @@ class PairOperations(StreamHandle[StreamT]):
         self, method: str, other: StreamHandle[Any], num_partitions: int | None
     ) -> StreamT:
         """Call ``rdd.method(other's rdd)`` in each batch."""
+        chosen = chosen_partitions(num_partitions)
 
         def combine(_: int, a: RDD[Any], b: RDD[Any]) -> RDD[Any]:
             widest = max(a.getNumPartitions(), b.getNumPartitions())
-            partitions = reduce_partitions(widest, num_partitions, a.ctx)
+            partitions = reduce_partitions(widest, chosen, a.ctx)
             combined: RDD[Any] = getattr(a, method)(b, partitions)
             return combined
 

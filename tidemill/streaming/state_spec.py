@@ -11,7 +11,7 @@ from pyspark import RDD
 from tidemill.common.times import duration_ms
 from tidemill.errors import IllegalStateError, OptionError
 from tidemill.state.keys import stable_hash
-from tidemill.streaming.util import positional_arguments
+from tidemill.streaming.util import positional_arguments, require_partitions
 
 __all__ = ["State", "StateSpec"]
 
@@ -142,10 +142,3 @@ class StateSpec:
         changed = copy.copy(self)
         changed.__dict__.update(changes)
         return changed
-
-
-def require_partitions(number: int) -> int:
-    """Return ``number`` if state can be kept in that many partitions."""
-    if isinstance(number, bool) or not isinstance(number, int) or number < 1:
-        raise OptionError(f"numPartitions must be at least 1, not {number!r}", "numPartitions")
-    return number

@@ -108,6 +108,18 @@ def rddToFileName(prefix: str, suffix: str | None, timestamp: datetime | int) ->
     return f"{prefix}-{timestamp}" if suffix is None else f"{prefix}-{timestamp}.{suffix}"
 
 
+def require_partitions(number: int) -> int:
+    """Return ``number`` if it is a number of partitions; a stream with none would lose its records."""
+    if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+        raise OptionError(f"numPartitions must be at least 1, not {number!r}", "numPartitions")
+    return number
+
+
+def chosen_partitions(number: int | None) -> int | None:
+    """Return the number of partitions that the user asked for; None if the batch decides."""
+    return None if number is None else require_partitions(number)
+
+
 def with_time(func: Callable[..., Any], rdds: int, method: str) -> Callable[..., Any]:
     """Make ``func`` a function of a time and ``rdds`` RDDs, whether or not it wants the time."""
     if not callable(func):

@@ -14,6 +14,7 @@ from tidemill.streaming.graph.reduced_windows import BlockNode, ReducedWindowNod
 from tidemill.streaming.graph.transformations import per_partition, per_rdd, per_record
 from tidemill.streaming.graph.windows import WindowedNode
 from tidemill.streaming.stream_handle import StreamHandle, StreamT
+from tidemill.streaming.util import chosen_partitions
 from tidemill.tasks.combine_step import LISTS, Combiner
 from tidemill.tasks.record_steps import CountRecords, MapRecords, MapValues
 
@@ -134,7 +135,7 @@ def _reduced_window(
     keep: Callable[[tuple[Any, Any]], bool] | None = None,
 ) -> ReducedWindowNode:
     window_ms, slide_ms = _window_and_slide(parent, window, slide)
-    blocks = BlockNode(parent, combiner, num_partitions)
+    blocks = BlockNode(parent, combiner, chosen_partitions(num_partitions))
     return ReducedWindowNode(blocks, combiner.merge_combiners, inverse, window_ms, slide_ms, keep)
 
 

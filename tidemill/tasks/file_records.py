@@ -6,11 +6,14 @@ Everything here runs on executors and is pickled by reference. Only :func:`pack_
 from __future__ import annotations
 
 import bz2
+import errno
 import gzip
+import os
 import zlib
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, BinaryIO, cast
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple, cast
 
 from pyspark import AccumulatorParam
 
@@ -28,11 +31,30 @@ PIECE_BYTES = 1 << 20
 UTF8_BOM = b"\xef\xbb\xbf"
 
 
+class FileVersion(NamedTuple):
+    """A file as the stream has found it: a file of another time or size under its path is another file."""
+
+    path: str
+    size: int
+    modified_ms: int
+
+
+class FileReplacedError(FileNotFoundError):
+    """The file that the stream has found is gone: there is another one under its path."""
+
+    def __init__(self, file: FileVersion) -> None:
+        super().__init__(
+            errno.ENOENT,
+            f"the file of {file.size} bytes that the stream found there has been replaced by another",
+            file.path,
+        )
+
+
 @dataclass(frozen=True)
 class FileSplit:
     """A part of a file: the lines that begin in ``[start, end)``."""
 
-    path: str
+    file: FileVersion
     start: int
     end: int
 
@@ -47,32 +69,32 @@ def is_packed(path: str) -> bool:
 
 
 def pack_splits(
-    files: list[tuple[str, int, bool]], tasks: int, align: int = 1
+    files: list[tuple[FileVersion, bool]], tasks: int, align: int = 1
 ) -> list[list[FileSplit]]:
-    """Cut files, ``(path, size, may be cut)``, into about ``tasks`` groups of equal size.
+    """Cut files, ``(file, may be cut)``, into about ``tasks`` groups of equal size.
 
     A cut never falls inside a record of ``align`` bytes. An empty file gets no split.
     """
-    total = sum(size for _, size, _ in files)
+    total = sum(file.size for file, _ in files)
     share = max(1, -(-total // max(1, tasks)))
     share = -(-share // align) * align
     groups: list[list[FileSplit]] = [[]]
     room = share
-    for path, size, may_be_cut in files:
-        start = 0
+    for file, may_be_cut in files:
+        start, size = 0, file.size
         while start < size:
             if room < align:
                 groups.append([])
                 room = share
             if not may_be_cut:
-                groups[-1].append(FileSplit(path, 0, WHOLE_FILE))
+                groups[-1].append(FileSplit(file, 0, WHOLE_FILE))
                 room -= size
                 break
             end = min(size, start + room // align * align)
             # A tail too short to be worth a task of its own stays in this split.
             if size - end < share // 10:
                 end = size
-            groups[-1].append(FileSplit(path, start, end))
+            groups[-1].append(FileSplit(file, start, end))
             room -= end - start
             start = end
     return groups
@@ -86,8 +108,8 @@ class ReadReport:
     the largest count wins.
     """
 
-    records: dict[tuple[str, int], int] = field(default_factory=dict)
-    problems: dict[str, str] = field(default_factory=dict)
+    records: dict[tuple[FileVersion, int], int] = field(default_factory=dict)
+    problems: dict[FileVersion, str] = field(default_factory=dict)
 
     def merge(self, other: ReadReport) -> ReadReport:
         for split, count in other.records.items():
@@ -95,14 +117,14 @@ class ReadReport:
         self.problems.update(other.problems)
         return self
 
-    def records_of(self, paths: set[str]) -> int:
-        return sum(count for (path, _), count in list(self.records.items()) if path in paths)
+    def records_of(self, files: set[FileVersion]) -> int:
+        return sum(count for (file, _), count in list(self.records.items()) if file in files)
 
-    def forget(self, paths: set[str]) -> None:
-        for split in [split for split in list(self.records) if split[0] in paths]:
+    def forget(self, files: set[FileVersion]) -> None:
+        for split in [split for split in list(self.records) if split[0] in files]:
             del self.records[split]
-        for path in paths:
-            self.problems.pop(path, None)
+        for file in files:
+            self.problems.pop(file, None)
 
 
 class ReportParam(AccumulatorParam[ReadReport]):
@@ -145,8 +167,9 @@ class LeftOut:
     def from_conf(cls, conf: Conf) -> LeftOut:
         return cls(IGNORE_MISSING_FILES.read(conf), IGNORE_CORRUPT_FILES.read(conf))
 
-    def problem(self, path: str, error: Exception, records_before: int) -> ReadReport:
+    def problem(self, file: FileVersion, error: Exception, records_before: int) -> ReadReport:
         """Return the report of a file to leave out; raise if it must not be left out."""
+        path = file.path
         if isinstance(error, (FileNotFoundError, NotADirectoryError)):
             setting, allowed = IGNORE_MISSING_FILES, self.missing
         elif isinstance(error, OSError) and error.errno is not None:
@@ -161,7 +184,7 @@ class LeftOut:
                 f"Put the whole file there and start again, or set {setting.key} to true to go on without.",
             ) from error
         before = f" after {records_before} records" if records_before else ""
-        return ReadReport(problems={path: f"cannot be read ({reason}){before}"})
+        return ReadReport(problems={file: f"cannot be read ({reason}){before}"})
 
 
 NOTHING = LeftOut()
@@ -182,22 +205,30 @@ class TextLines:
         for split in splits:
             count = 0
             try:
-                with open_file(split) as file:
+                with opened(split) as file:
                     for piece in whole_line_pieces(file, split.start, split.end):
                         lines = split_lines(piece)
                         count += len(lines)
                         yield from lines
             except (OSError, EOFError, zlib.error) as error:
-                self._report.add(self._left_out.problem(split.path, error, count))
+                self._report.add(self._left_out.problem(split.file, error, count))
             finally:
-                self._report.add(ReadReport(records={(split.path, split.start): count}))
+                self._report.add(ReadReport(records={(split.file, split.start): count}))
 
 
-def open_file(split: FileSplit) -> BinaryIO:
-    if split.end != WHOLE_FILE:
-        return open(split.path, "rb")
-    unpack = gzip.open if split.path.endswith(".gz") else bz2.open
-    return cast(BinaryIO, unpack(split.path, "rb"))
+@contextmanager
+def opened(split: FileSplit) -> Iterator[BinaryIO]:
+    """Open the very file that the stream has found, and unpack it if it is compressed."""
+    with open(split.file.path, "rb") as file:
+        status = os.fstat(file.fileno())
+        if (status.st_size, status.st_mtime_ns // 1_000_000) != split.file[1:]:
+            raise FileReplacedError(split.file)
+        if split.end != WHOLE_FILE:
+            yield file
+            return
+        unpack = gzip.open if split.file.path.endswith(".gz") else bz2.open
+        with unpack(file, "rb") as unpacked:
+            yield cast(BinaryIO, unpacked)
 
 
 class BinaryRecords:
@@ -216,7 +247,7 @@ class BinaryRecords:
         for split in splits:
             count = 0
             try:
-                with open(split.path, "rb") as file:
+                with opened(split) as file:
                     file.seek(split.start)
                     left = split.end - split.start
                     while left and (
@@ -230,11 +261,11 @@ class BinaryRecords:
                             problem = (
                                 f"ends with {len(piece) - whole} bytes of a {length}-byte record"
                             )
-                            self._report.add(ReadReport(problems={split.path: problem}))
+                            self._report.add(ReadReport(problems={split.file: problem}))
             except OSError as error:
-                self._report.add(self._left_out.problem(split.path, error, count))
+                self._report.add(self._left_out.problem(split.file, error, count))
             finally:
-                self._report.add(ReadReport(records={(split.path, split.start): count}))
+                self._report.add(ReadReport(records={(split.file, split.start): count}))
 
 
 class ArrowLines:
@@ -243,7 +274,9 @@ class ArrowLines:
     It counts all lines as those of ``counted_as``: nobody knows which of several files a line is from.
     """
 
-    def __init__(self, report: Accumulator[ReadReport], counted_as: str, large: bool) -> None:
+    def __init__(
+        self, report: Accumulator[ReadReport], counted_as: FileVersion, large: bool
+    ) -> None:
         self._report = report
         self._counted_as = counted_as
         self._large = large

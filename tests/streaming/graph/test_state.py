@@ -12,6 +12,7 @@ from pyspark import SparkContext
 from tests.manual_stream import Stream
 from tests.streaming.graph.meeting import Meeting
 from tidemill.errors import BatchError, IllegalStateError, OptionError, ProgramError
+from tidemill.state.keys import stable_hash
 from tidemill.streaming import DStream, StateSpec
 from tidemill.testing import collected
 
@@ -75,6 +76,46 @@ def test_initial_state_counts_from_the_first_batch(
         [("a", 11), ("z", 26)],
         [("a", 11), ("b", 2), ("z", 26)],
     ]
+
+
+def by_page(user: str, page: str, state: Any) -> tuple[str, int]:
+    """The result has another key than the state."""
+    state.update(page)
+    return page, 1
+
+
+@pytest.mark.parametrize(
+    "counted",
+    [
+        lambda pages: pages.updateStateByKey(add_up(), 2),
+        lambda pages: pages.mapWithState(StateSpec.function(count_up).numPartitions(2)),
+        lambda pages: pages.mapWithState(
+            StateSpec.function(count_up).numPartitions(2)
+        ).stateSnapshots(),
+        lambda pages: pages.reduceByKey(lambda a, b: a + b, 2),
+        lambda pages: pages.groupByKey(2).mapValues(sum),
+        lambda pages: pages.reduceByKeyAndWindow(lambda a, b: a + b, None, 1, 1, 2),
+        lambda pages: (
+            pages.partitionBy(2, stable_hash)
+            .mapPartitions(lambda pairs: [sum(n for _, n in pairs)])
+            .filter(bool)
+            .map(lambda n: ("/home", n))
+        ),
+    ],
+)
+def test_results_of_map_with_state_under_another_key_are_placed_by_that_key(
+    run_state: Any, counted: Callable[[DStream[Any]], DStream[Any]]
+) -> None:
+    clicks = [(f"user {n}", "/home") for n in range(8)]
+    spec = StateSpec.function(by_page).numPartitions(2)
+    (results,) = run_state([clicks], lambda s: counted(s.mapWithState(spec)))
+    assert max(results) == ("/home", 8)
+    assert len({page for page, _ in results}) == 1
+
+
+def count_up(page: str, one: int, state: Any) -> tuple[str, int]:
+    state.update((state.getOption() or 0) + one)
+    return page, state.get()
 
 
 def add_up() -> Callable[[list[int], int | None], int]:

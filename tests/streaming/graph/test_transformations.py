@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from datetime import datetime
 from functools import partial
 from operator import add
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,8 +15,8 @@ from pyspark.sql import SparkSession
 
 from tests.manual_stream import Stream
 from tidemill.common.times import to_datetime
-from tidemill.errors import BatchError, UsageError
-from tidemill.streaming import DStream
+from tidemill.errors import BatchError, OptionError, UsageError
+from tidemill.streaming import DStream, StateSpec
 from tidemill.streaming.dstream import TransformedDStream
 from tidemill.testing import collected
 
@@ -253,31 +253,6 @@ def test_a_queue_of_something_else_is_refused_at_the_call(stream: Stream, bad: l
     assert isinstance(error.value, UsageError)
 
 
-def test_pprint_prints_the_first_records(
-    stream: Stream, capsys: pytest.CaptureFixture[str]
-) -> None:
-    numbers = stream.ssc.queueStream([[1, 2, 3], [4]])
-    numbers.pprint(2)
-    stream.start_and_run(2)
-    rule = "-------------------------------------------"
-    first, second = to_datetime(1000), to_datetime(2000)
-    assert capsys.readouterr().out == (
-        f"{rule}\nTime: {first}\n{rule}\n1\n2\n...\n\n{rule}\nTime: {second}\n{rule}\n4\n\n"
-    )
-
-
-def test_save_as_text_files_also_a_second_time(stream: Stream, tmp_path: Path) -> None:
-    numbers = stream.ssc.queueStream([[1, 2], [3]])
-    numbers.saveAsTextFiles(str(tmp_path / "numbers"), "txt")
-    (tmp_path / "numbers-2000.txt").mkdir()
-    stream.start_and_run(2)
-    written = {path.name: path for path in tmp_path.iterdir()}
-    assert set(written) == {"numbers-1000.txt", "numbers-2000.txt"}
-    parts = sorted(written["numbers-1000.txt"].glob("part-*"))
-    assert "".join(part.read_text() for part in parts) == "1\n2\n"
-    assert list(written["numbers-2000.txt"].iterdir()) == []
-
-
 def test_spark_sql_inside_a_stream(spark: SparkSession, stream: Stream) -> None:
     """Finds the three hottest products of each category by SQL: transform ranks, foreachRDD reads."""
     clicks = stream.ssc.queueStream(
@@ -336,3 +311,44 @@ def test_large_batches_are_spread_and_small_ones_are_not(sc: SparkContext, strea
 def test_partitions_of_a_reduced_batch_are_iterators(run_operation: Run) -> None:
     first = run_operation(PAIRS, lambda s: s.reduceByKey(add).mapPartitions(lambda it: [next(it)]))
     assert first == [[("a", 4)], [("b", 4)]]
+
+
+@pytest.mark.parametrize("number", [0, -1, 1.5, True, "2"])
+def test_numbers_of_partitions_that_make_no_sense_are_refused_at_the_call(
+    stream: Stream, number: Any
+) -> None:
+    pairs = stream.ssc.queueStream([[("a", 1)]])
+    operations: list[Callable[[], Any]] = [
+        lambda: pairs.repartition(number),
+        lambda: pairs.partitionBy(number),
+        lambda: pairs.reduceByKey(add, number),
+        lambda: pairs.groupByKey(number),
+        lambda: pairs.combineByKey(str, add, add, number),
+        lambda: pairs.cogroup(pairs, number),
+        lambda: pairs.join(pairs, number),
+        lambda: pairs.leftOuterJoin(pairs, number),
+        lambda: pairs.rightOuterJoin(pairs, number),
+        lambda: pairs.fullOuterJoin(pairs, number),
+        lambda: pairs.countByValueAndWindow(1, 1, number),
+        lambda: pairs.groupByKeyAndWindow(1, 1, number),
+        lambda: pairs.reduceByKeyAndWindow(add, None, 1, 1, number),
+        lambda: pairs.updateStateByKey(lambda new, old: old, number),
+        lambda: StateSpec.function(lambda k, v, s: v).numPartitions(number),
+    ]
+    for operation in operations:
+        with pytest.raises(OptionError, match="numPartitions must be at least 1") as caught:
+            operation()
+        assert caught.value.option == "numPartitions"
+
+
+def test_every_operation_with_a_number_of_partitions_is_refused_above() -> None:
+    source = inspect.getsource(
+        test_numbers_of_partitions_that_make_no_sense_are_refused_at_the_call
+    )
+    takers = [
+        name
+        for name, method in inspect.getmembers(DStream, inspect.isfunction)
+        if not name.startswith("_") and "numPartitions" in inspect.signature(method).parameters
+    ]
+    assert len(takers) == 14
+    assert [name for name in takers if f".{name}(" not in source] == []

@@ -30,6 +30,7 @@ from tidemill.errors import (
     NotRecoverableError,
     UsageError,
 )
+from tidemill.state.reader import read_state
 from tidemill.streaming import StateSpec, StreamingContext, StreamingListener
 from tidemill.streaming.lifecycle import StreamingContextState, StreamLifecycle
 from tidemill.testing import BatchDriver, ManualClock
@@ -165,6 +166,24 @@ def test_counts_by_window_survive(new_runs: Callable[[str], Runs]) -> None:
         pieces.run(program(pieces), batches)
     assert pieces.written() == whole.written()
     assert list(whole.written().values()) == [[2], [3], [1], [3], [4], [1], [0]]
+
+
+@pytest.mark.parametrize("form", ["file:{}", "file://{}", "relative"])
+def test_every_form_of_a_path_is_the_same_checkpoint_directory(
+    runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    where = form.format(runs.checkpoint)
+    if form == "relative":
+        where = os.path.relpath(runs.checkpoint)
+    listed = sorted(os.listdir("."))
+    for written in (str(runs.checkpoint), where, str(runs.checkpoint), where):
+        monkeypatch.setattr(runs, "checkpoint", written)
+        runs.run(count_words(runs), 1)
+    assert runs.written()["batch-4"] == [["a", 2], ["b", 1], ["c", 1]]
+    assert runs.setups == 1
+    assert sorted(os.listdir(".")) == listed
+    assert read_state(where, "updateStateByKey-1").values["a"] == 2
 
 
 def test_the_configuration_is_recovered_without_secrets(runs: Runs) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import enum
+import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.streaming.program.restarts import Runs, save
-from tidemill.errors import UpgradeError
+from tidemill.errors import BatchError, UpgradeError
 from tidemill.streaming import State, StateSpec, StreamingContext
 from tidemill.testing import BatchDriver, ManualClock
 
@@ -25,6 +27,20 @@ def totals(runs: Runs, name: str | None = None, step: int = 1, partitions: int =
         save(states.setName(name) if name else states, runs.results)
 
     return build
+
+
+def with_interval(
+    runs: Runs, batch_s: float, build: Build, **upgrade: Any
+) -> tuple[StreamingContext, BatchDriver]:
+    def setup() -> StreamingContext:
+        ssc = StreamingContext(runs.sc, batch_s, clock=runs.clock)
+        build(ssc)
+        return ssc
+
+    runs.clock = ManualClock(runs.clock.now_ms())
+    ssc = StreamingContext.getOrCreate(str(runs.checkpoint), setup, clock=runs.clock, **upgrade)
+    runs.contexts.append(ssc)
+    return ssc, BatchDriver(ssc, runs.clock)
 
 
 def test_new_functions_go_on_with_old_offsets_and_state(runs: Runs) -> None:
@@ -143,28 +159,65 @@ def test_a_directory_stream_must_stay_on_its_directory(runs: Runs, tmp_path: Pat
 def test_the_batch_interval_may_change_where_no_window_looks_back(runs: Runs) -> None:
     runs.run(totals(runs), 3)
 
-    def faster(build: Build) -> StreamingContext:
-        def setup() -> StreamingContext:
-            ssc = StreamingContext(runs.sc, 0.5, clock=runs.clock)
-            build(ssc)
-            return ssc
-
-        runs.clock = ManualClock(runs.clock.now_ms())
-        ssc = StreamingContext.getOrCreate(str(runs.checkpoint), setup, upgrade=True)
-        runs.contexts.append(ssc)
-        return ssc
-
     def windowed(ssc: StreamingContext) -> None:
         totals(runs)(ssc)
         ssc.queueStream([]).setName("more").window(3).pprint()
 
     with pytest.raises(UpgradeError, match="1000 to 500 ms, and window at"):
-        faster(windowed).start()
-    ssc = faster(totals(runs))
+        with_interval(runs, 0.5, windowed, upgrade=True)[0].start()
+    ssc, driver = with_interval(runs, 0.5, totals(runs), upgrade=True)
     ssc.start()
-    BatchDriver(ssc, runs.clock).run(2)
+    driver.run(2)
     assert runs.written()["batch-4"] == [["a", 2], ["b", 2], ["c", 1]]
     ssc.stop(stopSparkContext=False)
+
+
+@pytest.mark.parametrize("batch_s", [2, 0.7, 3])
+def test_unfinished_batches_of_another_interval_are_finished_as_they_were_planned(
+    runs: Runs, batch_s: float
+) -> None:
+    runs.run(totals(runs), 5)
+    for batch in (2, 3, 4):
+        (runs.checkpoint / "commits" / str(batch)).unlink()
+        (runs.results / f"batch-{batch + 1}").unlink()
+    before = runs.offsets()
+
+    def broken(ssc: StreamingContext) -> None:
+        totals(runs)(ssc)
+        # After the state: the first of the batches runs again once more, in a plain recovery.
+        path = str(runs.results.parent / "broken")
+        ssc.queueStream([]).setName("more").foreachRDD(lambda rdd: os.stat(path) and None)
+
+    ssc, driver = with_interval(runs, batch_s, broken, upgrade=True)
+    ssc.start()
+    with pytest.raises(BatchError, match="broken"):
+        driver.run(0)
+    ssc.stop(stopSparkContext=False)
+    (runs.results.parent / "broken").touch()
+
+    def windowed(ssc: StreamingContext) -> None:
+        broken(ssc)
+        ssc.queueStream([]).setName("windowed").window(batch_s * 2).pprint()
+
+    ssc, _ = with_interval(runs, batch_s, windowed, upgrade=True)
+    with pytest.raises(UpgradeError, match=r"3 batches of another interval.*window at"):
+        ssc.start()
+
+    ssc, driver = with_interval(runs, batch_s, broken)
+    ssc.start()
+    driver.run(0)
+    assert {id_: lines for id_, lines in runs.offsets().items() if id_ < 5} == before
+    assert runs.written()["batch-3"] == [["a", 1], ["b", 1], ["c", 1]]
+    assert runs.written()["batch-5"] == [["a", 2], ["b", 2], ["c", 1]]
+    driver.run(2)
+    ssc.stop(stopSparkContext=False)
+    after = sorted(runs.results.iterdir(), key=lambda path: path.stat().st_mtime_ns)[-1]
+    assert json.loads(after.read_text()) == [["a", 3], ["b", 2], ["c", 2]]
+
+    # The times began anew with the new interval: a window that comes later looks back no further.
+    ssc, driver = with_interval(runs, batch_s, windowed, upgrade=True)
+    ssc.start()
+    driver.run(1)
 
 
 def test_windows_look_back_across_an_upgrade(runs: Runs) -> None:

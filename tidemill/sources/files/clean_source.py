@@ -13,9 +13,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+from tidemill.common.paths import split_path
 from tidemill.errors import OptionError
 from tidemill.spark.files.hadoop_files import HadoopFileSystem, java_reason
-from tidemill.spark.files.hadoop_paths import expand_braces, glob_regex, path_of, split_path
+from tidemill.spark.files.hadoop_paths import expand_braces, glob_regex, path_of
 
 logger = logging.getLogger(__name__)
 

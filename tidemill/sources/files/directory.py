@@ -34,7 +34,7 @@ def is_missing(error: OSError) -> bool:
 
 @dataclass(frozen=True)
 class FoundFile:
-    """A file of a listing."""
+    """A file of a listing. A file that has another time or size under the same path is another file."""
 
     path: str
     size: int
@@ -45,7 +45,7 @@ class DirectoryLister(Protocol):
     """Lists a directory, or all directories that match a pattern."""
 
     def find(
-        self, modified_after_ms: int, modified_until_ms: int, skip: Container[str]
+        self, modified_after_ms: int, modified_until_ms: int, skip: Container[FoundFile]
     ) -> list[FoundFile]:
         """Return the files modified after the one time and not after the other, without those in ``skip``.
 
@@ -55,25 +55,35 @@ class DirectoryLister(Protocol):
         """
         ...
 
+    def look_at(self, path: str) -> FoundFile | None:
+        """Return the file that has this path now. None if there is none, or nobody can tell."""
+        ...
+
+
+Identity = tuple[int, int]
+"""The inode and the change time of a file: nobody can change a file and keep both."""
+
 
 @dataclass
 class _DirectoryMemory:
     """One directory as the last listing found it.
 
-    ``too_old`` has the names of files that were modified too long ago to be new, each with its inode and
-    change time: a name can be given to another file later, which may even have the same inode.
+    ``too_old`` has the names of files that were modified too long ago to be new, each with its identity: a
+    name can be given to another file later, which may even have the same inode, and a file can be rewritten
+    in place. The names are spread over as many groups as there are turns.
     """
 
-    too_old: dict[str, tuple[int, int]] = field(default_factory=dict)
+    too_old: list[dict[str, Identity]]
     candidates: list[str] = field(default_factory=list)
-    last_mark: Mark | None = None
     lasting_mark: Mark | None = None
-    listings: int = 0
-    listings_since_change: int = 0
+    looks: int = 0
+
+    def group(self, name: str) -> dict[str, Identity]:
+        return self.too_old[hash(name) % len(self.too_old)]
 
 
-def _identity(path: str) -> tuple[int, int] | None:
-    """Return the inode and change time of a file, or of a symbolic link itself. None if it is gone."""
+def _identity(path: str) -> Identity | None:
+    """Return the identity of a file, or of a symbolic link itself. None if it is gone."""
     try:
         status = os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -84,14 +94,14 @@ def _identity(path: str) -> tuple[int, int] | None:
 class LocalDirectory:
     """A directory, or a glob pattern of directories, that the operating system can read.
 
-    A directory that certainly has not changed (:mod:`tidemill.sources.files.directory_mark`) is not listed
-    again, so its files cost nothing. A file that is rewritten in place, without a move, does not count as
-    new. In a directory that is listed, old files are recognized by name and inode, which come with the
+    A directory that certainly has the same names (:mod:`tidemill.sources.files.directory_mark`) is not listed
+    again. In a directory that is listed, old files are recognized by name and inode, which come with the
     listing.
 
-    That misses a new file that has the name and, by chance, the inode of an old one. Looking at each old file
-    in every listing would be the most expensive part of a batch, so each is looked at in one of
-    ``recheck_over`` listings: such a file comes late, but is not lost.
+    That misses an old file that is rewritten in place, and a new one that has the name and, by chance, the
+    inode of an old one. Looking at each old file for every batch would be the most expensive part of it, so
+    each is looked at in one of ``recheck_over`` calls: such a file comes late, but is not lost. Files that
+    are not old are looked at in every call.
     """
 
     def __init__(
@@ -105,13 +115,15 @@ class LocalDirectory:
         self._reported: set[str] = set()
 
     def find(
-        self, modified_after_ms: int, modified_until_ms: int, skip: Container[str]
+        self, modified_after_ms: int, modified_until_ms: int, skip: Container[FoundFile]
     ) -> list[FoundFile]:
         found = []
         memories = {}
         try:
             for directory in _matching(self.directory) if self._is_pattern else [self.directory]:
-                memory = self._memories.get(directory) or _DirectoryMemory()
+                memory = self._memories.get(directory) or _DirectoryMemory(
+                    [{} for _ in range(self._recheck_over)]
+                )
                 try:
                     self._list(directory, memory)
                 except OSError as error:
@@ -130,43 +142,48 @@ class LocalDirectory:
         self._memories = memories
         return found
 
+    def look_at(self, path: str) -> FoundFile | None:
+        try:
+            status = os.stat(path)
+        except OSError:
+            return None
+        return FoundFile(path, status.st_size, status.st_mtime_ns // 1_000_000)
+
     def _list(self, directory: str, memory: _DirectoryMemory) -> None:
         """Update ``memory.candidates``, the names that may be new files."""
         now_ms = self._wall_clock.wall_ms()
         status = os.stat(directory)
-        mark = mark_of(status)
-        if mark == memory.lasting_mark:
+        turn = memory.looks % self._recheck_over
+        memory.looks += 1
+        self._recheck(directory, memory, turn)
+        if mark_of(status) == memory.lasting_mark:
             return
-        if mark != memory.last_mark:
-            memory.listings_since_change = 0
-        # Turns continue through changes: a directory may change before every listing.
-        turn = memory.listings % self._recheck_over
-        memory.listings += 1
-        memory.listings_since_change += 1
-        still_too_old = {}
+        still_too_old: list[dict[str, Identity]] = [{} for _ in memory.too_old]
         candidates = []
         with os.scandir(directory) as entries:
             for entry in entries:
                 if is_ignored(entry.name):
                     continue
-                known = memory.too_old.get(entry.name)
-                if (
-                    known is not None
-                    and known[0] == entry.inode()
-                    and (
-                        hash(entry.name) % self._recheck_over != turn
-                        or known == _identity(entry.path)
-                    )
-                ):
-                    still_too_old[entry.name] = known
+                group = hash(entry.name) % self._recheck_over
+                known = memory.too_old[group].get(entry.name)
+                if known is not None and known[0] == entry.inode():
+                    still_too_old[group][entry.name] = known
                 else:
                     candidates.append(entry.name)
         memory.too_old = still_too_old
         memory.candidates = candidates
-        memory.last_mark = mark
-        # Only when every old name has had its turn since the last change.
-        is_checked = memory.listings_since_change >= self._recheck_over
-        memory.lasting_mark = lasting_mark(status, now_ms) if is_checked else None
+        memory.lasting_mark = lasting_mark(status, now_ms)
+
+    @staticmethod
+    def _recheck(directory: str, memory: _DirectoryMemory, turn: int) -> None:
+        """Look at the old files whose turn it is: one that has changed may be new."""
+        group = memory.too_old[turn]
+        changed = [
+            name for name, known in group.items() if _identity(f"{directory}/{name}") != known
+        ]
+        for name in changed:
+            del group[name]
+        memory.candidates += changed
 
     def _look_at_candidates(
         self,
@@ -174,15 +191,12 @@ class LocalDirectory:
         memory: _DirectoryMemory,
         modified_after_ms: int,
         modified_until_ms: int,
-        skip: Container[str],
+        skip: Container[FoundFile],
     ) -> list[FoundFile]:
         found = []
         remaining = []
         for name in memory.candidates:
             path = os.path.join(directory, name)
-            if path in skip:
-                remaining.append(name)
-                continue
             try:
                 identity = _identity(path)
                 status = os.stat(path)
@@ -197,11 +211,12 @@ class LocalDirectory:
             modified_ms = status.st_mtime_ns // 1_000_000
             if not stat.S_ISREG(status.st_mode) or modified_ms <= modified_after_ms:
                 if identity is not None:
-                    memory.too_old[name] = identity
+                    memory.group(name)[name] = identity
                 continue
             remaining.append(name)
-            if modified_ms <= modified_until_ms:
-                found.append(FoundFile(path, status.st_size, modified_ms))
+            file = FoundFile(path, status.st_size, modified_ms)
+            if modified_ms <= modified_until_ms and file not in skip:
+                found.append(file)
         memory.candidates = remaining
         return found
 

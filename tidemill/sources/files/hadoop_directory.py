@@ -6,6 +6,7 @@ import logging
 from collections.abc import Container
 from typing import TYPE_CHECKING
 
+from tidemill.common.paths import split_path
 from tidemill.errors import InputUnavailableError
 from tidemill.sources.files.directory import DirectoryLister, FoundFile, LocalDirectory, is_ignored
 from tidemill.spark.files.hadoop_files import (
@@ -15,7 +16,6 @@ from tidemill.spark.files.hadoop_files import (
     java_reason,
     locate,
 )
-from tidemill.spark.files.hadoop_paths import split_path
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -48,7 +48,7 @@ class HadoopDirectory:
         self._reported = False
 
     def find(
-        self, modified_after_ms: int, modified_until_ms: int, skip: Container[str]
+        self, modified_after_ms: int, modified_until_ms: int, skip: Container[FoundFile]
     ) -> list[FoundFile]:
         try:
             files = self._all_files()
@@ -57,8 +57,16 @@ class HadoopDirectory:
         return [
             file
             for file in files
-            if modified_after_ms < file.modified_ms <= modified_until_ms and file.path not in skip
+            if modified_after_ms < file.modified_ms <= modified_until_ms and file not in skip
         ]
+
+    def look_at(self, path: str) -> FoundFile | None:
+        try:
+            (status,) = self._fs.listing(path)  # of a file: the file itself
+        except Exception as error:
+            logger.debug("cannot look at %s: %s", path, java_reason(error))
+            return None
+        return FoundFile(path, status.size, status.modified_ms)
 
     def _all_files(self) -> list[FoundFile]:
         directories = [status for status in self._fs.glob(self.directory) if status.is_directory]

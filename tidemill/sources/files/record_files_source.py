@@ -1,33 +1,27 @@
-"""New files of a directory as records: lines of text, or byte strings of a fixed length."""
+"""New files of a directory as records: which files a stream has found, and which of them a batch reads."""
 
 from __future__ import annotations
 
 import logging
+import threading
 from abc import abstractmethod
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
-
-from pyspark.errors import AnalysisException
 
 from tidemill.batches.batch import AdmissionLimit, Offset, OffsetRange, RangeSize
 from tidemill.batches.parallelism import tasks_for_bytes
 from tidemill.batches.source import RecordSource, SourceRuntime
 from tidemill.errors import InputUnavailableError
 from tidemill.sources.files.directory import DirectoryLister, FoundFile
-from tidemill.sources.files.hadoop_directory import lister_for
 from tidemill.sources.record_size import RecordSize
-from tidemill.spark.files.hadoop_files import text_as_arrow
-from tidemill.spark.files.hadoop_paths import escaped
 from tidemill.tasks.file_records import (
-    ArrowLines,
-    BinaryRecords,
     FileSplit,
+    FileVersion,
     LeftOut,
     ReadReport,
     ReportParam,
-    TextLines,
     is_packed,
     pack_splits,
 )
@@ -46,6 +40,10 @@ RECORD_SIZE = "record-size"
 UNLISTED = "unlisted"
 """The log entry with the beginning of the window that no listing has been made of."""
 
+REPLACED = "replaced-"
+"""Begins the name of the log entry with the file that a batch reads at a position, instead of the one that
+was found: that one was replaced before it was read."""
+
 CLOCK_MAY_GO_BACK_MS = 2 * 3_600_000
 """How far the machine's clock may be set back without a file being missed or taken twice."""
 
@@ -54,9 +52,16 @@ class RecordFilesSource(RecordSource):
     """Gives the records of new files to a DStream. The offset is how many files the stream has taken.
 
     A file belongs to the stream if it was not there when the stream was made, and if its modification time
-    lies within the remember window before a batch and not after it (a file from the future waits). It is
-    taken exactly once, by its path. Files come in the order of their modification times. All of that holds
+    lies within the remember window before a batch and not after it (a file from the future waits). A file is
+    its path, its modification time and its size, and is taken exactly once: a name that is used again stands
+    for another file. Files come in the order of their modification times. All of that holds
     through restarts: the source writes files to its log before a batch is planned with them.
+
+    IF a file was replaced after a batch was planned with it, and before the batch is done (it waited for its
+    turn, or it failed because of the file, which was then repaired), the batch reads the file that is there:
+    the source logs that, durably, before the batch reads it, and no other batch gets it. IF that file is
+    planned for another batch already, or the batch is done and a window reads it again, the file that was
+    found is gone, which is an error.
 
     New files are appended to the log, and their positions are the offsets. So only the log decides how far a
     batch can reach, and an abandoned plan can be made again.
@@ -78,8 +83,15 @@ class RecordFilesSource(RecordSource):
         self._sc = spark_context
         self._lister = lister
         self._remember_ms = remember_ms
-        # Files found, and files from before the stream: path to modification time, while it could look new.
-        self._seen: dict[str, int] = {}
+        # Files found, and files from before the stream, while they could look new.
+        self._seen: set[FoundFile] = set()
+        # Batches are read while others are planned.
+        self._lock = threading.Lock()
+        # The positions that have an entry of their own in the log.
+        self._replaced: set[int] = set()
+        # Where the batches begin that are not done, and where those that this run has planned.
+        self._done_until = 0
+        self._planned_before = 0
         self._log: dict[int, FoundFile] = {}
         self._log_end = 0
         # Entries on disk: the position of an entry to the latest modification time in it.
@@ -90,7 +102,7 @@ class RecordFilesSource(RecordSource):
         self._is_unlisted_reported = False
         self._runtime: SourceRuntime | None = None
         self._report = spark_context.accumulator(ReadReport(), ReportParam())
-        self._reported_problems: set[str] = set()
+        self._reported_problems: set[FileVersion] = set()
         self._record_size = RecordSize(record_bytes)
         self._logged_record_bytes: float | None = None
         self._left_out = LeftOut.from_conf(spark_context.getConf())
@@ -98,7 +110,7 @@ class RecordFilesSource(RecordSource):
     def defined(self, time_ms: int) -> None:
         oldest_ms = time_ms - self._remember_ms - CLOCK_MAY_GO_BACK_MS
         for file in self._lister.find(oldest_ms, 1 << 62, ()):
-            self._seen[file.path] = file.modified_ms
+            self._seen.add(file)
 
     def start(self, runtime: SourceRuntime) -> None:
         self._runtime = runtime
@@ -106,9 +118,9 @@ class RecordFilesSource(RecordSource):
             return
         entries = runtime.log.entries()
         if BEFORE not in entries:
-            runtime.log.put(BEFORE, map(list, self._seen.items()))
+            runtime.log.put(BEFORE, map(asdict, self._seen))
             return
-        self._seen = dict(entries[BEFORE])
+        self._seen = set(self._files_of_before(entries[BEFORE]))
         if UNLISTED in entries:
             (self._unlisted_ms,) = entries[UNLISTED]
         if RECORD_SIZE in entries:
@@ -119,7 +131,24 @@ class RecordFilesSource(RecordSource):
                 files = [FoundFile(**value) for value in values]
                 self._log.update(enumerate(files, int(name)))
                 self._note(name, files)
-        self._log_end = max(self._log, default=-1) + 1
+        for name, values in entries.items():
+            if name.startswith(REPLACED):
+                file = FoundFile(**values[0])
+                self._seen.add(file)
+                position = int(name.removeprefix(REPLACED))
+                self._log[position] = file
+                self._replaced.add(position)
+        self._log_end = self._planned_before = max(self._log, default=-1) + 1
+
+    def _files_of_before(self, values: list[Any]) -> Iterator[FoundFile]:
+        for value in values:
+            if isinstance(value, dict):
+                yield FoundFile(**value)
+            else:  # an earlier version wrote path and modification time
+                path, modified_ms = value
+                now = self._lister.look_at(path)
+                if now is not None and now.modified_ms == modified_ms:
+                    yield now
 
     @abstractmethod
     def _read_files(self, files: list[FoundFile], tasks: int) -> RDD[Any]:
@@ -129,7 +158,8 @@ class RecordFilesSource(RecordSource):
         return 0
 
     def latest_offset(self, start: Offset, limit: AdmissionLimit, time_ms: int) -> Offset:
-        self._discover(time_ms)
+        with self._lock:
+            self._discover(time_ms)
         max_bytes = self._max_bytes(limit)
         end, size = start, 0
         while end < self._log_end:
@@ -183,7 +213,7 @@ class RecordFilesSource(RecordSource):
         self._is_unlisted_reported = False
         self._oldest_ms = window_ms
         forgotten_ms = self._oldest_ms - CLOCK_MAY_GO_BACK_MS
-        self._seen = {path: at_ms for path, at_ms in self._seen.items() if at_ms > forgotten_ms}
+        self._seen = {file for file in self._seen if file.modified_ms > forgotten_ms}
 
     def _keep_window(self, oldest_ms: int, error: InputUnavailableError) -> None:
         """Let the window begin here until a listing succeeds: on the disk first, then in memory."""
@@ -211,7 +241,7 @@ class RecordFilesSource(RecordSource):
         self._log_end += len(files)
 
     def _note(self, entry: str, files: list[FoundFile]) -> None:
-        self._seen.update((file.path, file.modified_ms) for file in files)
+        self._seen.update(files)
         self._entries[entry] = max(file.modified_ms for file in files)
 
     def size(self, range_: OffsetRange) -> RangeSize:
@@ -223,23 +253,51 @@ class RecordFilesSource(RecordSource):
         )
 
     def read(self, range_: OffsetRange, tasks: int) -> RDD[Any]:
+        if range_.start >= self._done_until:
+            for position in range(range_.start, range_.end):
+                self._take_replacement(position)
         files = self._files(range_)
         return self._read_files(files, tasks) if files else self._sc.emptyRDD()
+
+    def _take_replacement(self, position: int) -> None:
+        """Let the batch read the file that is there now under the path of the one that was found."""
+        found = self._log[position]
+        # To look at a remote file takes a call: only a batch of an earlier run may have waited for long.
+        if not is_local(found) and position >= self._planned_before:
+            return
+        now = self._lister.look_at(found.path)
+        if now is None or now == found:
+            return
+        with self._lock:
+            if now in self._seen:
+                return
+            if self._runtime is not None and self._runtime.log is not None:
+                self._runtime.log.put(f"{REPLACED}{position}", [asdict(now)])
+                self._replaced.add(position)
+            self._seen.add(now)
+            self._log[position] = now
+        logger.warning(
+            "file %s was replaced before it was read: its batch reads the new one", now.path
+        )
+
+    def processed(self, end: Offset) -> None:
+        self._done_until = max(self._done_until, end)
 
     def records_read(self, range_: OffsetRange) -> int | None:
         self._log_problems()
         files = self._files(range_)
-        records = self._report.value.records_of({file.path for file in files})
+        records = self._report.value.records_of({version_of(file) for file in files})
         self._record_size.learn(records, sum(file.size for file in files))
         return records
 
     def commit(self, end: Offset) -> None:
         self._log_problems()
-        done = [position for position in self._log if position < end]
-        paths = {self._log.pop(position).path for position in done}
-        self._report.value.forget(paths)
-        self._reported_problems -= paths
-        self._delete_entries(end)
+        with self._lock:
+            done = [position for position in self._log if position < end]
+            files = {version_of(self._log.pop(position)) for position in done}
+            self._report.value.forget(files)
+            self._reported_problems -= files
+            self._delete_entries(end)
 
     def _delete_entries(self, end: Offset) -> None:
         """Delete log entries that no batch will read and whose files no listing can mistake for new."""
@@ -251,6 +309,10 @@ class RecordFilesSource(RecordSource):
             if next_start <= end and self._entries[str(start)] <= too_old_ms:
                 if next_start == self._log_end:
                     return  # the last entry tells where the log ends
+                for position in range(start, next_start):
+                    if position in self._replaced:
+                        self._runtime.log.delete(f"{REPLACED}{position}")
+                        self._replaced.remove(position)
                 self._runtime.log.delete(str(start))
                 del self._entries[str(start)]
 
@@ -258,20 +320,17 @@ class RecordFilesSource(RecordSource):
         return [self._log[position] for position in range(range_.start, range_.end)]
 
     def _log_problems(self) -> None:
-        for path, problem in list(self._report.value.problems.items()):
-            if path not in self._reported_problems:
-                self._reported_problems.add(path)
-                logger.warning("file %s: %s; the stream goes on without it", path, problem)
+        for file, problem in list(self._report.value.problems.items()):
+            if file not in self._reported_problems:
+                self._reported_problems.add(file)
+                logger.warning("file %s: %s; the stream goes on without it", file.path, problem)
 
     def _splits(
         self, files: list[FoundFile], tasks: int, align: int = 1, may_be_packed: bool = False
     ) -> RDD[FileSplit]:
         tasks = tasks_for_bytes(sum(file.size for file in files), tasks)
         packed = pack_splits(
-            [
-                (file.path, file.size, not (may_be_packed and is_packed(file.path)))
-                for file in files
-            ],
+            [(version_of(file), not (may_be_packed and is_packed(file.path))) for file in files],
             tasks,
             align,
         )
@@ -282,100 +341,11 @@ def _identity(splits: list[FileSplit]) -> list[FileSplit]:
     return splits
 
 
+def version_of(file: FoundFile) -> FileVersion:
+    """Return what a task has to know of a file."""
+    return FileVersion(file.path, file.size, file.modified_ms)
+
+
 def is_local(file: FoundFile) -> bool:
     """Return True for a path of the operating system, False for a URI (``hdfs://host/x``, ``file:/x``)."""
     return file.path.startswith("/")
-
-
-def needs_spark(file: FoundFile) -> bool:
-    """Return True for a file that Python cannot reach, or cannot unpack as Hadoop does, by its name."""
-    return not is_local(file) or file.path.endswith((".deflate", ".lz4", ".snappy", ".zst"))
-
-
-class TextFilesSource(RecordFilesSource):
-    """Gives the lines of UTF-8 text files. Python reads the files that it can, Spark all others."""
-
-    def _read_files(self, files: list[FoundFile], tasks: int) -> RDD[str]:
-        by_python = [file for file in files if not needs_spark(file)]
-        by_spark = [file for file in files if needs_spark(file)]
-        rdds: list[RDD[str]] = []
-        if by_python:
-            splits = self._splits(by_python, tasks, may_be_packed=True)
-            lines = TextLines(self._report, self._left_out)
-            rdds.append(splits.mapPartitionsWithIndex(lines))
-        for file, batches, large in self._arrow_batches(by_spark):
-            arrow_lines = ArrowLines(self._report, file.path, large)
-            rdds.append(batches.mapPartitionsWithIndex(arrow_lines))
-        if not rdds:
-            return self._sc.emptyRDD()
-        return rdds[0] if len(rdds) == 1 else self._sc.union(rdds)
-
-    def _arrow_batches(
-        self, files: list[FoundFile]
-    ) -> Iterator[tuple[FoundFile, RDD[bytes], bool]]:
-        """Yield one RDD of all files if they are all there, else one for each file that is."""
-        if not files:
-            return
-        try:
-            paths = [_readable(file) for file in files]
-            ignored = self._left_out.missing, self._left_out.damaged
-            yield files[0], *text_as_arrow(self._sc, paths, *ignored)
-        except AnalysisException as error:
-            if len(files) > 1:
-                for file in files:
-                    yield from self._arrow_batches([file])
-            else:
-                gone = FileNotFoundError(str(error).splitlines()[0])
-                self._report.value.merge(self._left_out.problem(files[0].path, gone, 0))
-
-
-def _readable(file: FoundFile) -> str:
-    """Return the path for Spark's readers, which take some characters of a name for a pattern."""
-    path = escaped(file.path)
-    return f"file://{path}" if is_local(file) else path
-
-
-class BinaryFilesSource(RecordFilesSource):
-    """Gives the records of files in which records of a fixed length follow one another."""
-
-    def __init__(
-        self,
-        spark_context: SparkContext,
-        lister: DirectoryLister,
-        remember_ms: int,
-        record_length: int,
-    ) -> None:
-        super().__init__(spark_context, lister, remember_ms, record_length)
-        self._record_length = record_length
-
-    def _read_files(self, files: list[FoundFile], tasks: int) -> RDD[bytes]:
-        local = [file for file in files if is_local(file)]
-        remote = [file.path for file in files if not is_local(file)]
-        rdds: list[RDD[bytes]] = []
-        if local:
-            records = BinaryRecords(self._record_length, self._report, self._left_out)
-            rdds.append(
-                self._splits(local, tasks, self._record_length).mapPartitionsWithIndex(records)
-            )
-        if remote:
-            rdds.append(self._sc.binaryRecords(",".join(remote), self._record_length))
-        return rdds[0] if len(rdds) == 1 else self._sc.union(rdds)
-
-
-@dataclass(frozen=True)
-class DirectorySourceFactory:
-    """Makes the source of a directory, when a program starts and again when it is recovered."""
-
-    directory: str
-    remember_ms: int
-    batches_remembered: int
-    record_length: int | None = None
-
-    def __call__(self, spark_context: SparkContext) -> RecordFilesSource:
-        lister = lister_for(spark_context, self.directory, self.batches_remembered)
-        if self.record_length is None:
-            return TextFilesSource(spark_context, lister, self.remember_ms)
-        return BinaryFilesSource(spark_context, lister, self.remember_ms, self.record_length)
-
-    def __str__(self) -> str:
-        return self.directory

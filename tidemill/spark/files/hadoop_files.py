@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -11,7 +10,7 @@ from pyspark import RDD
 from pyspark.serializers import NoOpSerializer
 from pyspark.sql import SparkSession
 
-from tidemill.spark.files.hadoop_paths import split_path
+from tidemill.common.paths import local_path, split_path
 from tidemill.spark.session.settings import LARGE_ARROW_TYPES
 
 if TYPE_CHECKING:
@@ -24,10 +23,11 @@ def locate(spark_context: SparkContext, path: str) -> tuple[str, bool]:
     A path without a scheme belongs to the default file system. A local one is made absolute, without a
     scheme; a relative one of another file system is left as it is. As in Spark, nothing is unescaped.
     """
-    scheme, _, rest = split_path(path)
     default = spark_context._jsc.hadoopConfiguration().get("fs.defaultFS") or "file:///"
-    if (scheme or split_path(default)[0]) == "file":
-        return os.path.abspath(rest), True
+    local = local_path(path, split_path(default)[0])
+    if local is not None:
+        return local, True
+    scheme, _, rest = split_path(path)
     if not scheme and rest.startswith("/"):
         path = f"{default.rstrip('/')}{rest}"
     return path.rstrip("/") if rest.strip("/") else path, False

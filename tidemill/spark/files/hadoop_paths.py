@@ -16,6 +16,8 @@ from collections.abc import Iterator
 from functools import cache
 from urllib.parse import quote, unquote
 
+from tidemill.common.paths import split_path
+
 _AS_THEY_ARE = "/_-!.~'()*,;:$&+=@"
 _NEEDS_QUOTING = re.compile(rf"[^A-Za-z0-9{re.escape(_AS_THEY_ARE)}]")
 _PATTERN_CHARACTERS = re.compile(r"[\\{}\[\]*?]")
@@ -54,13 +56,6 @@ def readable_path(uri: str) -> str:
     """Return the text by which Spark's readers find this one file, whatever characters its name has."""
     scheme, authority, rest = split_path(uri)
     return f"{scheme or 'file'}://{authority}{escaped(unquote(rest))}"
-
-
-def split_path(path: str) -> tuple[str, str, str]:
-    """Return scheme, authority and path of ``hdfs://host:8020/in``, ``file:/in`` or ``/in``, not decoded."""
-    match = re.match(r"(?:([A-Za-z][A-Za-z0-9+.-]*):)?(?://([^/]*))?(.*)", path, re.DOTALL)
-    assert match is not None
-    return match[1] or "", match[2] or "", match[3]
 
 
 def partition_columns(folder: str, base: str) -> list[str]:

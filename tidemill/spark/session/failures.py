@@ -55,11 +55,6 @@ def user_traceback(error: BaseException) -> str:
     return f"{first}\n\nin a Spark job that was started here:\n{''.join(started_here)}"
 
 
-def is_file_already_there(error: BaseException) -> bool:
-    """Return True if Hadoop refused to write to a path that exists."""
-    return isinstance(error, Py4JJavaError) and "FileAlreadyExistsException" in str(error)
-
-
 def where_it_failed(error: BaseException) -> str:
     """Return ``on the executors`` for an error of a Python task, ``in Spark`` or ``on the driver``."""
     from_spark = _sparks_message(error)

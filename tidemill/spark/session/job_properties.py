@@ -6,7 +6,8 @@ Both belong to the current thread: PySpark pins every Python thread to a JVM thr
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from py4j.clientserver import ClientServer
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 BATCH_TIME = "spark.streaming.internal.batchTime"
 OUTPUT_OP_ID = "spark.streaming.internal.outputOpId"
+_WRITER_UTILS = "org.apache.spark.internal.io.SparkHadoopWriterUtils$"
 
 
 class InheritedProperties:
@@ -69,6 +71,24 @@ def describe_job(
     spark_context.setLocalProperty(BATCH_TIME, str(batch_time_ms))
     if output_op_id is not None:
         spark_context.setLocalProperty(OUTPUT_OP_ID, str(output_op_id))
+
+
+@contextmanager
+def writing_to_existing_directories(spark_context: SparkContext) -> Iterator[None]:
+    """Let the jobs of the current thread write RDDs to directories that exist, during the ``with`` block.
+
+    As in Spark: a batch that was interrupted has made its directories, and runs again.
+    """
+    utils: Any = getattr(spark_context._jvm, _WRITER_UTILS)
+    unchecked = getattr(utils, "MODULE$").disableOutputSpecValidation()
+    before = unchecked.value()
+    set_unchecked = getattr(unchecked, "value_$eq")
+    set_unchecked(True)
+    try:
+        yield
+    finally:
+        with suppress(Py4JError):  # the JVM may have gone away with the context
+            set_unchecked(before)
 
 
 def describe_query_job(spark_context: SparkContext, run_id: str, description: str) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tidemill.errors import ProgramError
 from tidemill.streaming.graph.graph_base import GraphBase
 from tidemill.streaming.graph.inputs import InputNode
-from tidemill.streaming.graph.outputs import OutputNode
+from tidemill.streaming.graph.outputs import OutputNode, TextOutputNode
 
 if TYPE_CHECKING:
     from pyspark import RDD, SparkContext
@@ -69,6 +69,10 @@ class DStreamGraph(GraphBase):
     def add_output(self, parent: DStreamNode, func: Callable[[int, RDD[Any]], Any]) -> None:
         """Call ``func`` with the time and the RDD of every batch of ``parent``."""
         self.outputs.append(OutputNode(parent, len(self.outputs), func))
+
+    def add_text_output(self, parent: DStreamNode, prefix: str, suffix: str | None) -> None:
+        """Write every batch of ``parent`` as text."""
+        self.outputs.append(TextOutputNode(parent, len(self.outputs), prefix, suffix))
 
     def add_stateful(self, node: StatefulNode) -> None:
         """Run ``node`` in every batch, whether or not an output asks for it."""

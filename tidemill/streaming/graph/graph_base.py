@@ -35,6 +35,10 @@ class GraphBase:
         self.planned_until_ms = -1
         self.running_state: RunningState | None = None
         self.program_classes = ProgramClasses()
+        # The id of a stream that has a checkpoint directory.
+        self.stream_id: str | None = None
+        # The times of unfinished batches that an earlier program planned with another batch interval.
+        self.earlier_times: frozenset[int] = frozenset()
         # The batches whose RDDs may be asked for, by time.
         self._batches: dict[int, Batch] = {}
         self._frozen_because: str | None = None

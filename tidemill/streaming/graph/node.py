@@ -99,6 +99,8 @@ class DStreamNode(ABC):
             raise ProgramError(
                 f"{self.site} has not been started: it has no RDDs yet", str(self.site)
             )
+        if time_ms in self.graph.earlier_times:
+            return True
         return time_ms > self.zero_ms and (time_ms - self.zero_ms) % self.slide_ms == 0
 
     def get_or_compute(self, time_ms: int) -> RDD[Any] | None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from tidemill.spark.files.text_output import save_text
 from tidemill.streaming.graph.node import DStreamNode
 from tidemill.streaming.scheduling.job import Job
+from tidemill.streaming.util import rddToFileName
 
 if TYPE_CHECKING:
     from pyspark import RDD
@@ -32,3 +34,25 @@ class OutputNode(DStreamNode):
         if rdd is None:
             return None
         return Job(time_ms, self.output_op_id, self.site, lambda: self._func(time_ms, rdd))
+
+
+class TextOutputNode(OutputNode):
+    """Writes every RDD of its parent as text, to a directory that is named after the time of the batch."""
+
+    def __init__(
+        self, parent: DStreamNode, output_op_id: int, prefix: str, suffix: str | None
+    ) -> None:
+        super().__init__(parent, output_op_id, self._save)
+        self._prefix = prefix
+        self._suffix = suffix
+
+    def _save(self, time_ms: int, rdd: RDD[Any]) -> None:
+        directory = rddToFileName(self._prefix, self._suffix, time_ms)
+        stream_id = self.graph.stream_id
+        # A batch of a stream without a checkpoint never runs again.
+        output = stream_id and {
+            "stream": stream_id,
+            "batch": self.graph.batch_id(time_ms),
+            "output": self.output_op_id,
+        }
+        save_text(rdd, directory, output or None)

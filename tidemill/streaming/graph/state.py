@@ -41,6 +41,9 @@ class StateFunction(ABC):
     runs_without_records = True
     """False if an empty batch changes no state and has no result."""
 
+    keeps_keys = False
+    """True if the records of the new stream are pairs under the keys of the state, where the state is."""
+
     @abstractmethod
     def exchange(
         self, rdd: RDD[Any], num_partitions: int, partition_func: Callable[[Any], int]
@@ -125,7 +128,7 @@ class StatefulNode(DStreamNode):
             None if is_replay else self._reports,
             self.graph.program_classes,
         )
-        result = rdd.mapPartitionsWithIndex(step, preservesPartitioning=True)
+        result = rdd.mapPartitionsWithIndex(step, self.function.keeps_keys)
         result.persist(StorageLevel.MEMORY_AND_DISK)
         self._persisted_here[time_ms] = result
         if not is_replay:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 class UpdateState(StateFunction):
     """Gives each key the state that ``update(new values, state or None)`` returns; None ends the state."""
 
+    keeps_keys = True
+
     def __init__(self, update: Callable[[Any, Any], Any]) -> None:
         self._update = update
 

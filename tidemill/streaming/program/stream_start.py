@@ -31,6 +31,7 @@ from tidemill.checkpoint.program_file import PROGRAM, ProgramHeader, write_progr
 from tidemill.checkpoint.storage import open_storage
 from tidemill.common.clock import Clock
 from tidemill.common.fault_points import fault_point
+from tidemill.common.paths import local_path
 from tidemill.errors import BatchError, IllegalStateError, StopTimeoutError, UpgradeError
 from tidemill.progress.listener_bus import ListenerBus
 from tidemill.receivers.driver.executor_allocation import (
@@ -107,6 +108,7 @@ class StreamStart:
                 self._durable = DurableBatches.open(directory, self._clock)  # 2
                 if self._recovered is None:
                     self._refuse_used_directory(self._durable)
+                self._graph.stream_id = self._durable.log.stream_id()
                 self._prepare_rdd_checkpoints(self._durable, directory)
             if receiver_sources(self._graph):
                 self.receivers = StreamReceivers(self._graph, self._clock, bus, self._durable)
@@ -150,7 +152,7 @@ class StreamStart:
     def _prepare_rdd_checkpoints(self, durable: DurableBatches, directory: str) -> None:
         """Where RDDs go that ``checkpoint()`` is called on. Those of an earlier run are of no use."""
         spark_context = self._graph.spark_context
-        is_path = "://" not in directory
+        is_path = local_path(directory) is not None
         if is_path and not str(spark_context.master).startswith("local"):
             logger.warning(
                 "the checkpoint directory %s is a path: it must be the same directory on the driver and on "
@@ -160,7 +162,9 @@ class StreamStart:
         # Spark and Arrow do not always agree on what a URI means: ask Spark only where it is needed.
         if is_path or any(node.checkpoint_ms is not None for node in self._graph.nodes()):
             clear_rdds(durable.storage)
-            spark_context.setCheckpointDir(f"{directory.rstrip('/')}/{RDDS}")
+            # Spark takes a path without a scheme for one of its default file system.
+            root = f"file://{directory}" if is_path else directory
+            spark_context.setCheckpointDir(f"{root.rstrip('/')}/{RDDS}")
 
     def _open_state(self, durable: DurableBatches, first_ms: int) -> None:
         nodes = [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from tidemill.checkpoint.program_file import Operator, ProgramHeader
@@ -13,7 +13,9 @@ from tidemill.streaming.program.program_header import describe_operators
 from tidemill.streaming.program.resume_point import ResumePoint
 
 if TYPE_CHECKING:
+    from tidemill.batches.batch import Batch
     from tidemill.streaming.graph.dstream_graph import DStreamGraph
+    from tidemill.streaming.graph.node import DStreamNode
 
 OperatorRenames = Mapping[str, str | None]
 """The new name of an operator by its old name, or None if the new program drops it."""
@@ -65,9 +67,7 @@ def take_over_operators(
     for name, node in graph.operators().items():
         node.operator_id = successors[name].id if name in successors else _unused_id(name, used_ids)
         used_ids.add(node.operator_id)
-    same_times = header.batch_ms == graph.batch_ms
-    zero_ms = header.zero_ms // graph.batch_ms * graph.batch_ms
-    return ResumePoint(header.zero_ms if same_times else zero_ms, same_times), retired
+    return ResumePoint(header.zero_ms, header.batch_ms == graph.batch_ms), retired
 
 
 def _misfits(old: Operator, new: Operator) -> list[str]:
@@ -94,9 +94,37 @@ def _window_problems(graph: DStreamGraph, header: ProgramHeader) -> list[str]:
     return [
         f"the batch interval has changed from {header.batch_ms} to {graph.batch_ms} ms, and {node.site} "
         "looks back at batches of the old one: keep the interval"
-        for node in graph.nodes()
-        if isinstance(node, (WindowedNode, ReducedWindowNode))
+        for node in windows_of(graph)
     ][:1]
+
+
+def windows_of(graph: DStreamGraph) -> list[DStreamNode]:
+    """Return the nodes that look back at earlier batches."""
+    return [node for node in graph.nodes() if isinstance(node, (WindowedNode, ReducedWindowNode))]
+
+
+def unfinished_of_another_interval(
+    graph: DStreamGraph, unfinished: Iterable[Batch]
+) -> frozenset[int]:
+    """Return the times of unfinished batches that were planned with another batch interval.
+
+    They run as they were planned, whenever the stream is started next: nothing but the log and the times of
+    the graph decides which these are. A window cannot look back at them.
+    """
+    zero_ms, batch_ms = graph.zero_ms, graph.batch_ms
+    times = frozenset(
+        batch.time_ms
+        for batch in unfinished
+        if batch.time_ms <= zero_ms or (batch.time_ms - zero_ms) % batch_ms
+    )
+    windows = windows_of(graph) if times else []
+    if windows:
+        raise UpgradeError(
+            f"{len(times)} batches of another interval than {batch_ms} ms are not finished, and "
+            f"{windows[0].site} would look back at them: let a program without windows finish them first",
+            graph.checkpoint_directory or "",
+        )
+    return times
 
 
 def _unused_id(name: str, used_ids: set[str]) -> str:

@@ -28,6 +28,7 @@ from tidemill.spark.session.job_properties import (
     cancel_jobs,
     describe_job,
     is_stopped,
+    writing_to_existing_directories,
 )
 from tidemill.streaming.scheduling.job import JobSet
 from tidemill.streaming.scheduling.job_threads import (
@@ -133,7 +134,8 @@ class DStreamPipeline(Pipeline, BatchObserver[BatchResult]):
             # Functions given to transform() may run Spark jobs of their own.
             group = self._names.job_group(batch.time_ms)
             describe_job(self._sc, group, f"{name}: making its jobs", batch.time_ms)
-            job_set.made(self._graph.generate_jobs(batch))
+            with writing_to_existing_directories(self._sc):
+                job_set.made(self._graph.generate_jobs(batch))
         except BaseException as error:
             failure = self._errors.report(
                 f"The {name} failed {where_it_failed(error)}, while its jobs were made.",

@@ -12,7 +12,11 @@ from tidemill.common.clock import Clock
 from tidemill.common.config import CONCURRENT_JOBS
 from tidemill.errors import BatchError
 from tidemill.spark.session.failures import where_it_failed
-from tidemill.spark.session.job_properties import InheritedProperties, describe_job
+from tidemill.spark.session.job_properties import (
+    InheritedProperties,
+    describe_job,
+    writing_to_existing_directories,
+)
 from tidemill.streaming.scheduling.job import Job
 from tidemill.streaming.scheduling.stream_errors import BatchNames, StreamErrors
 
@@ -118,7 +122,8 @@ class JobThreads:
                 job.time_ms,
                 job.output_op_id,
             )
-            job.run()
+            with writing_to_existing_directories(self._sc):
+                job.run()
         except BaseException as error:  # also a sys.exit() of the user's
             return self._errors.report(
                 f"The {name} failed {where_it_failed(error)}, in output operation "

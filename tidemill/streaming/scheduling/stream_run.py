@@ -26,6 +26,7 @@ from tidemill.common.config import CONCURRENT_JOBS
 from tidemill.errors import BatchError, CheckpointError
 from tidemill.progress.listener_bus import ListenerBus
 from tidemill.spark.session.job_properties import is_stopped
+from tidemill.streaming.program.upgrade import unfinished_of_another_interval
 from tidemill.streaming.scheduling.dstream_pipeline import DStreamPipeline
 from tidemill.streaming.scheduling.job_generator import JobGenerator
 from tidemill.streaming.scheduling.job_scheduler import JobScheduler
@@ -109,9 +110,9 @@ class StreamRun:
     def resume(self, point: ResumePoint) -> int:
         """Make a stream ready to go on where an earlier run of it ended.
 
-        First come the batches that were planned and not committed, as :func:`recover` finds them, THEN the
-        batches whose times have passed since, then those of the clock. IF nothing was ever planned, the first
-        batch is the one after the zero time.
+        First come the batches that were planned and not committed, as :func:`recover` finds them, also those
+        that were planned with another batch interval, THEN the batches whose times have passed since, then
+        those of the clock. IF nothing was ever planned, the first batch is the one after the zero time.
 
         Returns the time of the first batch that is planned anew.
         """
@@ -119,15 +120,18 @@ class StreamRun:
         logged = self._durable.logged
         last = logged.last_planned
         last_ms = point.zero_ms if last is None else logged.offsets[last].batch_time_ms
+        self._first_ms = (last_ms // self._graph.batch_ms + 1) * self._graph.batch_ms
         self._clock.start_after(last_ms)
-        self._graph.start(point.zero_ms)
+        self._graph.start(
+            point.zero_ms if point.same_times else self._first_ms - self._graph.batch_ms
+        )
         position = recover(self._planner, self.pipeline, logged, self._clock, last_ms)
         self._unfinished = list(position.unfinished)
+        self._graph.earlier_times = unfinished_of_another_interval(self._graph, self._unfinished)
         if point.same_times:
             for batch in position.readable:
                 self._graph.restore(batch)
         self._runner.resume(position.readable, position.unfinished)
-        self._first_ms = (last_ms // self._graph.batch_ms + 1) * self._graph.batch_ms
         return self._first_ms
 
     def start_threads(self) -> None:

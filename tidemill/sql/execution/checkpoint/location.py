@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import shutil
 import tempfile
 import uuid
@@ -12,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tidemill.common.paths import absolute_location
 from tidemill.common.suggestions import nearest
 from tidemill.errors import CheckpointError
 from tidemill.spark.session.settings import CHECKPOINT_LOCATION, DELETE_TEMPORARY_CHECKPOINT
@@ -42,11 +42,11 @@ def resolve(
     """
     location = options.get(OPTION)
     if location is not None:
-        return CheckpointLocation(_absolute(location))
+        return CheckpointLocation(absolute_location(location))
     parent = spark.conf.get(CHECKPOINT_LOCATION, None)
     if parent:
         folder = query_name or str(uuid.uuid4())
-        return CheckpointLocation(f"{_absolute(parent).rstrip('/')}/{folder}")
+        return CheckpointLocation(f"{absolute_location(parent).rstrip('/')}/{folder}")
     if not may_be_temporary:
         similar = nearest(OPTION, options)
         hint = f" There is an option {similar}: did you mean {OPTION}?" if similar else ""
@@ -91,8 +91,3 @@ def _always_delete(spark: SparkSession) -> bool:
         return str(spark.conf.get(DELETE_TEMPORARY_CHECKPOINT, "false")).lower() == "true"
     except Exception:  # the session has stopped, which is why the query failed
         return False
-
-
-def _absolute(location: str) -> str:
-    # The program may change its working directory while the query runs.
-    return location if ":/" in location else os.path.abspath(location)

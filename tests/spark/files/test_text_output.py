@@ -1,0 +1,61 @@
+"""A directory of text files that a reader finds whole or not at all."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark import SparkContext
+
+from tidemill.spark.files.text_output import save_text
+
+MARKS = "mapreduce.fileoutputcommitter.marksuccessfuljobs"
+
+
+def rows(directory: Path) -> list[str]:
+    return sorted(row for part in directory.glob("part-*") for row in part.read_text().split())
+
+
+@pytest.fixture
+def unmarked(sc: SparkContext) -> Iterator[None]:
+    configuration = sc._jsc.hadoopConfiguration()  # type: ignore[attr-defined]
+    configuration.set(MARKS, "false")
+    yield
+    configuration.unset(MARKS)
+
+
+@pytest.mark.parametrize("form", ["{}", "file:{}", "file://{}"])
+def test_the_mark_says_whose_rows_these_are(sc: SparkContext, tmp_path: Path, form: str) -> None:
+    target = tmp_path / "out"
+    where = form.format(target)
+    save_text(sc.parallelize([1], 1), where, {"batch": 1})
+    assert json.loads((target / "_SUCCESS").read_text()) == {"batch": 1}
+    save_text(sc.parallelize([2], 1), where, {"batch": 1})
+    assert rows(target) == ["1"]
+    save_text(sc.parallelize([3, 4], 2), where, {"batch": 2})
+    assert rows(target) == ["3", "4"]
+    save_text(sc.parallelize([5], 1), where, None)
+    assert rows(target) == ["5"]
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_what_others_have_left_is_replaced(sc: SparkContext, tmp_path: Path) -> None:
+    target = tmp_path / "out"
+    for left in (target, tmp_path / ".out.unfinished" / "0123" / "_temporary"):
+        left.mkdir(parents=True)
+        (left / "part-00007").write_text("7\n")
+    (target / "_SUCCESS").write_text("x" * 20_000)
+    save_text(sc.parallelize([1], 1), str(target), {"batch": 1})
+    assert rows(target) == ["1"]
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.usefixtures("unmarked")
+def test_without_marks_rows_are_written_again(sc: SparkContext, tmp_path: Path) -> None:
+    target = tmp_path / "out"
+    for number in (1, 2):
+        save_text(sc.parallelize([number], 1), str(target), {"batch": 1})
+    assert rows(target) == ["2"]
+    assert not (target / "_SUCCESS").exists()
