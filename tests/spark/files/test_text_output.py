@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from pyspark import SparkContext
 
+from tidemill.errors import SinkError
 from tidemill.spark.files.text_output import save_text
 
 MARKS = "mapreduce.fileoutputcommitter.marksuccessfuljobs"
@@ -47,6 +48,19 @@ def test_what_others_have_left_is_replaced(sc: SparkContext, tmp_path: Path) -> 
         left.mkdir(parents=True)
         (left / "part-00007").write_text("7\n")
     (target / "_SUCCESS").write_text("x" * 20_000)
+    save_text(sc.parallelize([1], 1), str(target), {"batch": 1})
+    assert rows(target) == ["1"]
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_nothing_is_deleted_that_is_not_text_of_spark(sc: SparkContext, tmp_path: Path) -> None:
+    target = tmp_path / "out"
+    target.mkdir()
+    (target / "orders.db").write_text("precious")
+    with pytest.raises(SinkError, match=r"has orders\.db in it"):
+        save_text(sc.parallelize([1], 1), str(target), {"batch": 1})
+    assert [path.name for path in target.iterdir()] == ["orders.db"]
+    (target / "orders.db").unlink()
     save_text(sc.parallelize([1], 1), str(target), {"batch": 1})
     assert rows(target) == ["1"]
     assert [path.name for path in tmp_path.iterdir()] == ["out"]

@@ -8,7 +8,8 @@ under the final name. Here, for the directory ``counts-1000``:
 2. ``.counts-1000.unfinished`` is deleted: what an interrupted job has left there is not whole.
 3. Spark writes to ``.counts-1000.unfinished/<a new name>``. Tasks of a former driver that still run write to
    another name.
-4. IF ``counts-1000`` exists, it is moved into ``.counts-1000.unfinished``: it has no mark of this output.
+4. IF ``counts-1000`` exists, it has no mark of this output, and is moved into ``.counts-1000.unfinished``.
+   IF anything is in it that Spark does not write there, the batch fails: it is not ours to delete.
 5. The new directory gets its name, by a rename, without ``_SUCCESS``.
 6. ``_SUCCESS`` is written and says whose rows these are. From here on 1 holds. A file system that renames
    a directory file by file shows a part of the files until now, and none with ``_SUCCESS``.
@@ -22,17 +23,20 @@ again whenever the batch runs again.
 from __future__ import annotations
 
 import json
+import re
 import uuid
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from tidemill.common.fault_points import fault_point
+from tidemill.errors import SinkError
 from tidemill.spark.files.hadoop_files import HadoopFileSystem
 
 if TYPE_CHECKING:
     from pyspark import RDD
 
 SUCCESS = "_SUCCESS"
+WRITTEN_BY_SPARK = re.compile(r"part-\d+.*|_SUCCESS|_temporary|\..*\.crc")
 LARGEST_MARK = 10_000
 """No mark of ours has so many bytes: other committers write long reports into ``_SUCCESS``."""
 
@@ -89,6 +93,7 @@ class _TextDirectory:
         """Let the directory that was written beside the target take its place."""
         is_marked = bool(self._fs.delete(self._below(self._new, SUCCESS), False))
         if self._fs.exists(self._target):
+            self._refuse_foreign_files()
             self._rename(self._target, self._below(self._beside, "replaced"))  # 4
             fault_point("output.between-renames")
         self._rename(self._new, self._target)  # 5
@@ -99,6 +104,16 @@ class _TextDirectory:
                 stream.write(mark)
             finally:
                 stream.close()
+
+    def _refuse_foreign_files(self) -> None:
+        for status in self._fs.listStatus(self._target):
+            name = str(status.getPath().getName())
+            if not WRITTEN_BY_SPARK.fullmatch(name):
+                raise SinkError(
+                    f"{self._target.toString()} exists and has {name} in it, which saveAsTextFiles has not "
+                    "written and would delete: move it away, or choose another prefix",
+                    "saveAsTextFiles",
+                )
 
     def _rename(self, source: Any, target: Any) -> None:
         if not self._fs.rename(source, target):
