@@ -156,7 +156,7 @@ def straight_through(program: Program, sc: SparkContext, folder: Path) -> Record
     run = DurableRun(program, folder)
     run.run(sc)
     record = run.record()
-    assert run.saved() == _as_text(record)
+    compare(program, record, run, "straight through")
     return record
 
 
