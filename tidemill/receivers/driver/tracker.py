@@ -214,7 +214,8 @@ class ReceiverTracker:
                 self._news.held(stream_id, self._reports.held(stream_id))
             case CleanupReceivedBlocks(blocks):
                 self._cleaner.clean(blocks)
-                self._news.cleanup(blocks)
+                if not self._cleaner.keeps_files:
+                    self._news.cleanup(blocks)
 
     def _on_error(self, error: BaseException) -> None:
         logger.error("the receiver tracker failed: %s", error, exc_info=error)

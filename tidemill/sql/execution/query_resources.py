@@ -94,7 +94,12 @@ class QueryResources:
     def _open_checkpoint(
         self, run: RunIdentity, on_lost: Callable[[CheckpointError], None]
     ) -> None:
-        self.durable = DurableBatches.open(self._spec.checkpoint, self._spec.clock, run.query_id)
+        self.durable = DurableBatches.open(
+            self._spec.checkpoint,
+            self._spec.clock,
+            run.query_id,
+            self._query.batches_to_retain,
+        )
         self._closers.append(self.durable.close)
         self.query_id = self.durable.log.stream_id(run.query_id)
         self.durable.keep_ownership(on_lost)
@@ -116,6 +121,7 @@ class QueryResources:
             self.durable.storage,
             self._spec.checkpoint,
             self._query.sources,
+            self._query.conf,
         )
         if self.receivers is not None:
             self._closers.append(self.receivers.close)
