@@ -13,7 +13,7 @@ import pytest
 from pyspark import SparkContext
 
 from tests.manual_stream import Stream
-from tests.streaming.program.restarts import Runs
+from tests.streaming.program.restarts import Runs, save
 from tests.streaming.scheduling.scripted import scripted
 from tests.waiting import wait_for
 from tidemill.streaming import StreamingContext, StreamingListener
@@ -165,3 +165,39 @@ def test_a_block_is_cut_and_a_receiver_restarted_as_often_as_they_are_told(
     assert receivers.stop_receiving(30)
     stream.driver.run()
     assert results == [[], ["a", "b"]]
+
+
+def test_a_log_that_hangs_is_given_up_after_the_timeout(setting: Setting, runs: Runs) -> None:
+    setting("spark.streaming.receiver.blockStoreTimeout", "300ms")
+    setting("spark.streaming.receiver.writeAheadLog.maxFailures", "2")
+
+    def hang(receiver: Any) -> None:
+        import threading
+
+        from tidemill.checkpoint import local_storage
+
+        answer, tries = threading.Event(), []
+        before = local_storage._sync_data
+        local_storage._sync_data = lambda handle: (tries.append(handle), answer.wait(60))
+        try:
+            receiver.store(["x"])
+            error = "none"
+        except TimeoutError as late:
+            error = str(late)
+        finally:
+            local_storage._sync_data = before
+            answer.set()
+        receiver.store([[len(tries), error]])
+
+    def build(ssc: StreamingContext) -> None:
+        save(ssc.receiverStream(scripted([hang])), results)
+
+    results = runs.results
+    ssc = runs.context(build)
+    ssc.start()
+    driver = BatchDriver(ssc, runs.clock)
+    driver.wait_received(1)
+    driver.run()
+    ((found,),) = runs.written().values()
+    assert found[0] == 2, "as often as it was told"
+    assert "has not taken a record within 0.3 s" in found[1]

@@ -239,8 +239,8 @@ BLOCK_STORE_TIMEOUT_MS = Setting(
     "spark.streaming.receiver.blockStoreTimeout",
     30_000,
     positive_time_ms,
-    "How long the driver may take to acknowledge a block, and another executor to copy it. A bare "
-    "number is seconds.",
+    "How long the write-ahead log may take to write a block, the driver to acknowledge it, and another "
+    "executor to copy it. A bare number is seconds.",
 )
 RECEIVER_WAL_ENABLE: Setting[bool | None] = Setting(
     "spark.streaming.receiver.writeAheadLog.enable",

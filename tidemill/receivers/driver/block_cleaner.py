@@ -7,8 +7,8 @@ import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from tidemill.checkpoint.log_segments import segments
 from tidemill.checkpoint.storage import Storage
-from tidemill.checkpoint.write_ahead_log import segments
 from tidemill.errors import TidemillError
 from tidemill.receivers.blocks.block import BlockInfo
 from tidemill.receivers.blocks.files import BlockFiles
