@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 BATCH_TIME = "spark.streaming.internal.batchTime"
 OUTPUT_OP_ID = "spark.streaming.internal.outputOpId"
+CALL_SITE = ("callSite.short", "callSite.long")
 
 
 class InheritedProperties:
@@ -67,13 +68,18 @@ def describe_job(
         spark_context.setLocalProperty(OUTPUT_OP_ID, str(output_op_id))
 
 
-def describe_query_job(spark_context: SparkContext, run_id: str, description: str) -> None:
+def describe_query_job(
+    spark_context: SparkContext, run_id: str, description: str, started_at: str
+) -> None:
     """Put the jobs that the current thread starts from now on into the group of a query.
 
-    They also carry the query's id as a tag: code of the user's may set another group on this thread.
+    ``started_at`` is the call of the user's program that has started the query: Spark's UI shows it with each
+    job. They also carry the query's id as a tag: code of the user's may set another group on this thread.
     """
     spark_context.setJobGroup(run_id, description, interruptOnCancel=True)
     spark_context.addJobTag(run_id)
+    for form in CALL_SITE:
+        spark_context.setLocalProperty(form, started_at)
 
 
 def cancel_tagged_jobs(spark_context: SparkContext, run_id: str) -> None:

@@ -166,7 +166,15 @@ class QueryResources:
             timed = {each.operator: forgets(each, spec.mode) for each in plan.operators}
             state = RunningState(self._sc, storage, self.query_id, logged, timed)
         return QueryPipeline(
-            QueryRun(spec.session, run.run_id, run.description, spec.mode, partitions, parallelism),
+            QueryRun(
+                spec.session,
+                run.run_id,
+                run.description,
+                run.started_at,
+                spec.mode,
+                partitions,
+                parallelism,
+            ),
             plans,
             self._query.sources,
             OperatorStates(state, plan.operators, spec.mode, steps.reports),

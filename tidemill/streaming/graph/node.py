@@ -10,7 +10,7 @@ from pyspark import StorageLevel
 
 from tidemill.errors import ProgramError
 from tidemill.spark.rdds.batch_parallelism import batch_parallelism
-from tidemill.streaming.graph.creation_site import CreationSite, creation_site
+from tidemill.spark.session.creation_site import CreationSite, creation_site
 
 if TYPE_CHECKING:
     from pyspark import RDD
