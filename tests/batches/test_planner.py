@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from tidemill.batches.parallelism import (
     tasks_for_records,
 )
 from tidemill.batches.planner import BatchPlanner, PlannedSource
-from tidemill.batches.source import Source
+from tidemill.batches.source import Source, SourceRuntime
 from tidemill.checkpoint.batch_log import BatchLog, CommitRecord
 from tidemill.checkpoint.local_storage import LocalStorage
 from tidemill.testing import ManualClock
@@ -158,3 +159,28 @@ def test_a_batch_is_spread_no_wider_than_it_is_worth(size: int, parallelism: int
         assert tasks <= parallelism
     assert 1 <= tasks_for_records(size, parallelism) <= parallelism
     assert tasks_for_records(min(size, RECORDS_PER_TASK), parallelism) == 1
+
+
+def test_sources_start_at_the_same_time() -> None:
+    """One after the other, each would wait in vain for the others."""
+    together = threading.Barrier(3)
+
+    class Slow(Numbers):
+        def start(self, runtime: SourceRuntime) -> None:
+            together.wait(30)
+            super().start(runtime)
+
+    sources = {number: PlannedSource(f"numbers-{number}", Slow()) for number in range(3)}
+    planner = BatchPlanner(sources, ManualClock())
+    planner.start(0)
+    assert list(planner.initial) == [0, 1, 2]
+
+
+def test_a_source_that_cannot_start_is_named_by_its_own_error() -> None:
+    class Broken(Numbers):
+        def start(self, runtime: SourceRuntime) -> None:
+            raise ConnectionError("no such server")
+
+    sources = {0: PlannedSource("good", Numbers()), 1: PlannedSource("bad", Broken())}
+    with pytest.raises(ConnectionError, match="no such server"):
+        BatchPlanner(sources, ManualClock()).start(0)

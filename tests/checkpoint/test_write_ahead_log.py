@@ -14,8 +14,10 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
@@ -24,20 +26,27 @@ from pyarrow import fs
 from pyarrow._fs import _MockFileSystem
 
 from tests.checkpoint.drawings import files_in
+from tests.checkpoint.file_systems import Hdfs, Objects
+from tests.waiting import wait_for
 from tidemill.checkpoint import write_ahead_log as module
 from tidemill.checkpoint.arrow_storage import ArrowStorage
 from tidemill.checkpoint.local_storage import LocalStorage
-from tidemill.checkpoint.log_records import HEAD_SIZE, RECORD_HEADER_SIZE, LogSlice
+from tidemill.checkpoint.log_records import (
+    HEAD_SIZE,
+    RECORD_HEADER_SIZE,
+    LogSlice,
+    Payload,
+    segment_head,
+)
+from tidemill.checkpoint.log_segments import SegmentInfo, segments
 from tidemill.checkpoint.ownership import OWNER, Ownership, read_owner
 from tidemill.checkpoint.storage import Storage
 from tidemill.checkpoint.write_ahead_log import (
     LogWriter,
-    SegmentInfo,
     clean,
     read_record,
     read_segment,
     replay,
-    segments,
 )
 from tidemill.common import fault_points
 from tidemill.common.clock import ManualClock
@@ -292,6 +301,221 @@ def test_where_files_cannot_grow_each_record_has_one(clock: ManualClock) -> None
     ] * 3
 
 
+# -- groups ----------------------------------------------------------------------------------------
+
+
+def waits(log: LogWriter, records: int) -> bool:
+    return len(log._commits._queue) == records
+
+
+def all_at_once(log: LogWriter, gate: Gate, payloads: list[bytes]) -> list[LogSlice | Exception]:
+    """Append the first payload; while it is being written, all others. Return what became of each."""
+    became: dict[int, LogSlice | Exception] = {}
+
+    def append(number: int) -> None:
+        try:
+            became[number] = log.append(payloads[number])
+        except Exception as error:
+            became[number] = error
+
+    threads = [threading.Thread(target=append, args=(n,)) for n in range(len(payloads))]
+    threads[0].start()
+    assert gate.reached.wait(30)
+    for number, thread in enumerate(threads[1:], 1):
+        thread.start()
+        wait_for(partial(waits, log, number), "the record to wait")
+    gate.opened.set()
+    for thread in threads:
+        thread.join(30)
+    return [became[number] for number in range(len(payloads))]
+
+
+@dataclass
+class Gate:
+    """Holds up the first write until the test opens it."""
+
+    reached: threading.Event = field(default_factory=threading.Event)
+    opened: threading.Event = field(default_factory=threading.Event)
+
+    def __call__(self) -> None:
+        self.reached.set()
+        assert self.opened.wait(30)
+
+
+PAYLOADS = [f"record {n}".encode() for n in range(20)]
+
+
+def test_on_an_object_store_records_that_come_at_the_same_time_share_an_object(
+    clock: ManualClock,
+) -> None:
+    objects, gate = Objects(_MockFileSystem()), Gate()
+    objects.before_upload = gate
+    storage = ArrowStorage(cast(Any, objects), "ck")
+    log = writer(storage, clock)
+    handles = all_at_once(log, gate, PAYLOADS)
+    assert objects.uploads == 2
+    assert len({handle.path for handle in handles[1:] if isinstance(handle, LogSlice)}) == 1
+    assert [read_record(storage, cast(LogSlice, handle)) for handle in handles] == PAYLOADS
+    assert replayed(storage) == PAYLOADS
+    log.close()
+
+
+def test_an_object_is_not_larger_than_a_segment_may_be(clock: ManualClock) -> None:
+    objects, gate = Objects(_MockFileSystem()), Gate()
+    objects.before_upload = gate
+    storage = ArrowStorage(cast(Any, objects), "ck")
+    log = writer(storage, clock, roll_bytes=HEAD_SIZE + 4 * (RECORD_HEADER_SIZE + 9))
+    payloads = [b"x" * 9] * 9
+    all_at_once(log, gate, payloads)
+    assert [len(segment.records) for segment in replay(storage, FOLDER)] == [1, 4, 4]
+
+
+def test_an_upload_that_fails_fails_for_its_whole_group_and_leaves_nothing(
+    clock: ManualClock,
+) -> None:
+    objects, gate = Objects(_MockFileSystem()), Gate()
+    storage = ArrowStorage(cast(Any, objects), "ck")
+    log = writer(storage, clock)
+
+    def fail_second() -> None:
+        gate()
+        if objects.uploads == 1:
+            raise OSError(errno.EIO, "the store is away")
+
+    objects.before_upload = fail_second
+    became = all_at_once(log, gate, PAYLOADS)
+    assert isinstance(became[0], LogSlice)
+    assert all(isinstance(error, OSError) for error in became[1:])
+    assert replayed(storage) == PAYLOADS[:1]
+    objects.before_upload = lambda: None
+    for payload in PAYLOADS[1:]:
+        log.append(payload)
+    assert replayed(storage) == PAYLOADS
+
+
+def test_on_hdfs_a_segment_grows_by_groups(clock: ManualClock) -> None:
+    hdfs, gate = Hdfs(_MockFileSystem()), Gate()
+    hdfs.before_append = gate
+    storage = ArrowStorage(cast(Any, hdfs), "ck")
+    log = writer(storage, clock)
+    handles = all_at_once(log, gate, PAYLOADS)
+    assert hdfs.appends == 2
+    assert len({handle.path for handle in handles if isinstance(handle, LogSlice)}) == 1
+    assert [read_record(storage, cast(LogSlice, handle)) for handle in handles] == PAYLOADS
+    clock.advance(60_000)
+    assert log.append(b"later").path != cast(LogSlice, handles[0]).path
+    log.close()
+    assert replayed(storage) == [*PAYLOADS, b"later"]
+
+
+@pytest.mark.parametrize("torn_after", range(0, 60, 3))
+def test_a_writer_that_dies_within_a_group_leaves_a_beginning_of_it(
+    clock: ManualClock, torn_after: int
+) -> None:
+    """Whatever was acknowledged is there, and what follows is read past the torn end."""
+    hdfs, gate = Hdfs(_MockFileSystem()), Gate()
+    storage = ArrowStorage(cast(Any, hdfs), "ck")
+    log = writer(storage, clock)
+    log.append(b"before")
+
+    def tear_second() -> None:
+        gate()
+        hdfs.torn_after = torn_after if hdfs.appends == 2 else None
+
+    hdfs.before_append = tear_second
+    became = all_at_once(log, gate, [b"first", b"second", b"third"])
+    assert [isinstance(each, LogSlice) for each in became] == [True, False, False]
+    hdfs.torn_after = None
+    after = log.append(b"after")
+    assert hdfs.appends == 3, "an append that failed is not tried again: the log has whole files"
+    found = replayed(storage)
+    assert found[:2] == [b"before", b"first"]
+    assert found[-1] == b"after"
+    assert found[2:-1] == [b"second", b"third"][: len(found) - 3]
+    assert read_record(storage, after) == b"after"
+
+
+def test_a_file_system_that_refuses_to_append_gets_whole_files(
+    clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    hdfs = Hdfs(_MockFileSystem())
+
+    def refuse() -> None:
+        raise OSError(errno.ENOTSUP, "append is off")
+
+    hdfs.before_append = refuse
+    storage = ArrowStorage(cast(Any, hdfs), "ck")
+    log = writer(storage, clock)
+    with pytest.raises(OSError, match="append is off"):
+        log.append(b"a")
+    assert [read_record(storage, log.append(payload)) for payload in (b"a", b"b")] == [b"a", b"b"]
+    assert "From now on the log has a file for each group of records" in caplog.text
+    assert replayed(storage) == [b"a", b"b"]
+
+
+def test_a_segment_of_hdfs_that_was_deleted_under_its_writer_is_noticed(clock: ManualClock) -> None:
+    storage = ArrowStorage(cast(Any, Hdfs(_MockFileSystem())), "ck")
+    log = writer(storage, clock)
+    storage.delete(log.append(b"gone").path)
+    with pytest.raises(FileNotFoundError):
+        log.append(b"refused")
+    assert read_record(storage, log.append(b"again")) == b"again"
+
+
+def test_a_log_with_a_file_for_each_record_is_read_as_before(clock: ManualClock) -> None:
+    """As earlier versions wrote it wherever files cannot grow."""
+    storage = ArrowStorage(cast(Any, Hdfs(_MockFileSystem())), "ck")
+    old = []
+    for number, payload in enumerate([b"one", b"two"], 1):
+        name = f"{FOLDER}/{number:010d}-{NOON_MS}-{NOON_MS + 1}-00aa.log"
+        header = Payload([payload]).header(b"saltsalt", HEAD_SIZE)
+        storage.write(name, segment_head(b"saltsalt") + header + payload)
+        old.append(LogSlice(name, HEAD_SIZE, len(payload)))
+    log = writer(storage, clock)
+    log.append(b"three")
+    log.close()
+    assert replayed(storage) == [b"one", b"two", b"three"]
+    assert [read_record(storage, slice_) for slice_ in old] == [b"one", b"two"]
+
+
+# -- a storage that hangs --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [Hdfs, Objects])
+def test_a_write_that_hangs_is_abandoned_and_does_no_harm_when_it_ends(
+    kind: type[Hdfs] | type[Objects], clock: ManualClock
+) -> None:
+    below, gate = kind(_MockFileSystem()), Gate()
+    storage = ArrowStorage(cast(Any, below), "ck")
+    log = LogWriter(storage, FOLDER, clock, timeout_s=0.2)
+    first = log.append(b"first")
+    below.before_append = below.before_upload = gate  # type: ignore[union-attr]
+    with pytest.raises(TimeoutError, match=r"0 has not taken a record within 0\.2 s"):
+        log.append(b"hangs")
+    below.before_append = below.before_upload = lambda: None  # type: ignore[union-attr]
+    again = log.append(b"hangs")
+    assert again.path > first.path
+    gate.opened.set()
+    wait_for(lambda: len(replayed(storage)) == 3, "the abandoned write")
+    last = log.append(b"last")
+    log.close()
+    slices = {first: b"first", again: b"hangs", last: b"last"}
+    assert {each: read_record(storage, each) for each in slices} == slices
+    assert sorted(replayed(storage)) == [b"first", b"hangs", b"hangs", b"last"]
+
+
+def test_a_log_that_hangs_can_be_closed(clock: ManualClock) -> None:
+    objects, gate = Objects(_MockFileSystem()), Gate()
+    objects.before_upload = gate
+    log = LogWriter(ArrowStorage(cast(Any, objects), "ck"), FOLDER, clock, timeout_s=0.2)
+    with pytest.raises(TimeoutError):
+        log.append(b"x")
+    log.close()
+    with pytest.raises(IllegalStateError, match="is closed"):
+        log.append(b"y")
+    gate.opened.set()
+
+
 def test_pyarrow_on_a_real_disk(tmp_path: Path, clock: ManualClock) -> None:
     storage = ArrowStorage(fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem()), "ck")
     log = writer(storage, clock)
@@ -508,20 +732,29 @@ def test_the_rest_of_a_write_that_was_cut_short_is_written(
 
 KILLED = """
 import sys
+from pyarrow import fs
+from tidemill.checkpoint.arrow_storage import ArrowStorage
 from tidemill.checkpoint.local_storage import LocalStorage
 from tidemill.checkpoint.write_ahead_log import LogWriter
 from tidemill.common.clock import ManualClock
-log = LogWriter(LocalStorage(sys.argv[1]), "log", ManualClock())
+storage = LocalStorage(sys.argv[1])
+if sys.argv[2] != "local":
+    storage = ArrowStorage(fs.LocalFileSystem(), sys.argv[1])
+    storage._grows = sys.argv[2] == "appending"
+log = LogWriter(storage, "log", ManualClock())
 for number in range(5):
     log.append(str(number).encode())
 """
 
 
 @pytest.mark.parametrize(("point", "there"), [("log.append", 2), ("log.appended", 3)])
-def test_a_killed_writer_leaves_what_it_has_written(tmp_path: Path, point: str, there: int) -> None:
+@pytest.mark.parametrize("kind", ["local", "whole", "appending"])
+def test_a_killed_writer_leaves_what_it_has_written(
+    tmp_path: Path, kind: str, point: str, there: int
+) -> None:
     (tmp_path / "faults").mkdir()
     ended = subprocess.run(
-        [sys.executable, "-c", KILLED, str(tmp_path / "ck")],
+        [sys.executable, "-c", KILLED, str(tmp_path / "ck"), kind],
         env={
             **os.environ,
             fault_points.PLAN: f"{point}@3=kill",

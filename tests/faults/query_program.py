@@ -32,7 +32,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import tidemill
-from tidemill.batches import durable
 from tidemill.checkpoint.batch_log import BatchLog
 from tidemill.checkpoint.storage import open_storage
 from tidemill.common import processes
@@ -164,7 +163,6 @@ def new_session(master: str, partitions: int, more: dict[str, Any] | None = None
 
 
 def make_limits_small() -> None:
-    durable.KEEP = 3
     operators.SNAPSHOT_EVERY = 2
     query_pipeline.MOST_PARTITIONS_IN_ONE_TASK = 2
     if os.environ.get(ELSEWHERE):

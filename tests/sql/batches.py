@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import DataFrame, Row
+from pyspark.sql import DataFrame, Row, SparkSession
 
 from tests.waiting import wait_for
 from tidemill.sql.query import StreamingQuery
@@ -70,6 +70,22 @@ def stopped_at_end(*queries: StreamingQuery) -> Iterator[None]:
     finally:
         for query in queries:
             query.stop()
+
+
+@contextmanager
+def session_settings(session: SparkSession, values: dict[str, str]) -> Iterator[None]:
+    """Set settings of a session, as if it had started with them, until the ``with`` block ends.
+
+    ``session.conf.set`` refuses those of Spark Streaming once its classes are loaded.
+    """
+    conf = session._jsparkSession.sessionState().conf()
+    for key, value in values.items():
+        conf.setConfString(key, value)
+    try:
+        yield
+    finally:
+        for key in values:
+            conf.unsetConf(key)
 
 
 def first_trigger(query: StreamingQuery) -> None:

@@ -259,14 +259,38 @@ def test_there_is_no_java_context_to_wrap(sc: SparkContext) -> None:
         StreamingContext(sc, 1, object())
 
 
-def test_a_context_without_inputs_or_outputs_does_not_start(stream: Stream) -> None:
+def test_a_context_without_inputs_or_outputs_does_not_start(
+    new_stream: Callable[..., Stream],
+) -> None:
     with pytest.raises(ProgramError, match="no input stream"):
-        stream.ssc.start()
+        new_stream().ssc.start()
+    stream = new_stream()
     stream.ssc.queueStream([[1]]).map(str)
     with pytest.raises(ProgramError, match="no output operation is registered"):
         stream.ssc.start()
+    stream = new_stream()
     stream.ssc.queueStream([[1]]).pprint()
     stream.ssc.start()
+
+
+def test_a_start_that_fails_its_checks_leaves_the_context_stopped_as_in_spark(
+    stream: Stream,
+) -> None:
+    with pytest.raises(ProgramError):
+        stream.ssc.start()
+    assert stream.ssc.getState() is State.STOPPED
+    assert StreamingContext.getActive() is None
+    with pytest.raises(IllegalStateError, match="has been stopped and cannot start again"):
+        stream.ssc.start()
+
+
+def test_checkpointing_can_be_switched_off(stream: Stream, tmp_path: Path) -> None:
+    ssc = with_output(stream)
+    ssc.checkpoint(str(tmp_path / "c"))
+    ssc.checkpoint(None)
+    ssc.start()
+    stream.driver.run()
+    assert not (tmp_path / "c").exists()
 
 
 def test_nothing_can_be_added_after_start_or_stop(stream: Stream) -> None:

@@ -14,14 +14,21 @@ from tidemill.common.clock import Clock
 from tidemill.errors import CheckpointError
 
 KEEP = 100
-"""The smallest number of batches that stay in the log."""
+"""The smallest number of batches that stay in the log, unless the stream says another one."""
 
 
 class DurableBatches:
-    """The checkpoint directory of a running stream, from :meth:`open` to :meth:`close`."""
+    """The checkpoint directory of a running stream, from :meth:`open` to :meth:`close`.
 
-    def __init__(self, ownership: Ownership, logged: LoggedBatches) -> None:
+    ``keep`` is the smallest number of batches that stay in the log, and with them the versions of state that
+    they wrote; None: ``KEEP``.
+    """
+
+    def __init__(
+        self, ownership: Ownership, logged: LoggedBatches, keep: int | None = None
+    ) -> None:
         self._ownership = ownership
+        self._keep = KEEP if keep is None else keep
         self.storage: Storage = ownership.owned_storage()
         self.log = BatchLog(self.storage)
         self.logged = logged
@@ -30,7 +37,13 @@ class DurableBatches:
         self._last_committed = logged.last_committed or 0
 
     @classmethod
-    def open(cls, directory: str, clock: Clock, stream_id: str | None = None) -> DurableBatches:
+    def open(
+        cls,
+        directory: str,
+        clock: Clock,
+        stream_id: str | None = None,
+        keep: int | None = None,
+    ) -> DurableBatches:
         """Check the directory, and take it. ``stream_id`` is the id of a stream that has none yet.
 
         1. Read all of the log: damage is found before anything is touched.
@@ -44,7 +57,7 @@ class DurableBatches:
         log.load()  # 1
         ownership = Ownership.acquire(storage, clock.now_ms())  # 2
         try:
-            durable = cls(ownership, log.load())  # 3
+            durable = cls(ownership, log.load(), keep)  # 3
             durable.storage.sweep(WRITTEN_FOLDERS)  # 4
             durable.log.stream_id(stream_id)
             return durable
@@ -69,8 +82,8 @@ class DurableBatches:
         self._last_committed = batch_id
 
     def purge(self, needed_from: int) -> int:
-        """Forget batches before ``needed_from``, but keep the last hundred. Return the oldest one left."""
-        before = min(needed_from, self._last_committed - KEEP + 1)
+        """Forget batches before ``needed_from``, but keep the last ``keep``. Return the oldest one left."""
+        before = min(needed_from, self._last_committed - self._keep + 1)
         while self._in_log and self._in_log[0] < before:
             # A purge that fails is tried again: skipped, the batch would leave a gap behind it.
             self.log.purge(self._in_log[0])

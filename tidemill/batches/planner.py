@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from tidemill.batches.batch import (
@@ -100,11 +101,19 @@ class BatchPlanner:
         self._next_id = 0
 
     def start(self, time_ms: int) -> None:
-        for source_id, planned in self._sources.items():
-            log = None if self._storage is None else SourceLog(self._storage, planned.name)
-            planned.source.start(SourceRuntime(time_ms, self._clock, log))
-            self._initial[source_id] = self._initial_offset(planned.source, log)
+        """Start all sources at the same time: each may have to wait for its server."""
+        with ThreadPoolExecutor(max(1, len(self._sources)), "tidemill-source-start") as threads:
+            starting = {
+                source_id: threads.submit(self._start_source, planned, time_ms)
+                for source_id, planned in self._sources.items()
+            }
+        self._initial = {source_id: started.result() for source_id, started in starting.items()}
         self._ends = dict(self._initial)
+
+    def _start_source(self, planned: PlannedSource, time_ms: int) -> Offset:
+        log = None if self._storage is None else SourceLog(self._storage, planned.name)
+        planned.source.start(SourceRuntime(time_ms, self._clock, log))
+        return self._initial_offset(planned.source, log)
 
     def _initial_offset(self, source: Source, log: SourceLog | None) -> Offset:
         """Return where the stream began, once and for all: asked again, a source may say something else."""

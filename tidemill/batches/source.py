@@ -66,6 +66,13 @@ class Source(ABC):
         many records it has before it reads them keeps to ``max_records`` as well as it can estimate.
         """
 
+    def newest_offset(self) -> Offset | None:
+        """Return how far the source reaches now, whatever limits say; None if it cannot tell.
+
+        For progress reports only: it is cheap, and changes nothing.
+        """
+        return None
+
     @abstractmethod
     def size(self, range_: OffsetRange) -> RangeSize:
         """Return how much is in the range. Cheap: called once for each planned batch."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 import shutil
 import tempfile
@@ -12,10 +14,15 @@ from typing import Any, BinaryIO, cast
 
 from pyarrow import fs
 
-from tidemill.checkpoint.storage import Storage, is_unfinished
+from tidemill.checkpoint.storage import Appender, Storage, is_unfinished
+from tidemill.common.fault_points import fault_point
+from tidemill.errors import IllegalStateError
 
 # In these stores an object appears only when its upload is complete, and renaming would copy it.
 APPEARS_WHOLE = {"s3", "gcs", "abfs"}
+
+# Here a file can be opened again to append to it.
+GROWS = {"hdfs"}
 
 _ASIDE_NAME = re.compile(r"\.(.+)\.old")
 
@@ -52,6 +59,7 @@ class ArrowStorage(Storage):
         while isinstance(base, fs.SubTreeFileSystem):
             base = base.base_fs
         self._appears_whole = base.type_name in APPEARS_WHOLE
+        self._grows = base.type_name in GROWS
 
     @classmethod
     def from_uri(cls, uri: str) -> ArrowStorage:
@@ -123,6 +131,25 @@ class ArrowStorage(Storage):
                 raise
             self._delete(aside)  # 5
 
+    @property
+    def takes_groups(self) -> bool:
+        return True
+
+    @property
+    def can_append(self) -> bool:
+        return self._grows
+
+    def open_append(self, path: str, head: bytes = b"") -> Appender:
+        if not self._grows:
+            return super().open_append(path, head)
+        target = self._path(path)
+        if self._fs.get_file_info(target).type is not fs.FileType.NotFound:
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), target)
+        self._fs.create_dir(target.rpartition("/")[0], recursive=True)
+        with self._fs.open_output_stream(target) as stream:
+            stream.write(head)
+        return _ReopeningAppender(self._fs, target, len(head))
+
     def list(self, folder: str) -> list[str]:
         found = self._fs.get_file_info(fs.FileSelector(self._path(folder), allow_not_found=True))
         names = [info.base_name for info in found]
@@ -170,3 +197,46 @@ class ArrowStorage(Storage):
     @contextmanager
     def lock(self, name: str, patience_s: float | None = None) -> Iterator[None]:
         yield
+
+
+class _ReopeningAppender(Appender):
+    """Opens a file for each append, and closes it: what is in a closed file of HDFS is durable.
+
+    A flush promises nothing: ``pyarrow`` calls ``hdfsFlush``, not ``hdfsHFlush``.
+    """
+
+    def __init__(self, filesystem: fs.FileSystem, target: str, size: int) -> None:
+        self._fs = filesystem
+        self._target = target
+        self._size = size
+        self._is_open = True
+
+    def append(self, parts: Sequence[bytes | memoryview]) -> int:
+        if not self._is_open:
+            raise IllegalStateError(
+                f"cannot append to {self._target}: it is closed, or an earlier append failed"
+            )
+        offset = self._size
+        expected = offset + sum(memoryview(part).nbytes for part in parts)
+        try:
+            fault_point("log.append")
+            with self._fs.open_append_stream(self._target) as stream:
+                for part in parts:
+                    stream.write(part)
+            info = self._fs.get_file_info(self._target)
+            if info.size != expected:
+                raise OSError(
+                    errno.EIO,
+                    f"has {info.size} bytes after an append and not {expected}: it was deleted, or somebody "
+                    "else writes to it",
+                    self._target,
+                )
+            fault_point("log.appended")
+        except BaseException:
+            self.close()
+            raise
+        self._size = expected
+        return offset
+
+    def close(self) -> None:
+        self._is_open = False

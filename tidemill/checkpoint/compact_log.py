@@ -29,7 +29,14 @@ from itertools import pairwise
 from typing import Protocol
 
 from tidemill.common.clock import Clock
-from tidemill.common.config import Conf, Setting, boolean, positive_int, time_ms
+from tidemill.common.config import (
+    MIN_BATCHES_TO_RETAIN,
+    Conf,
+    Setting,
+    boolean,
+    positive_int,
+    time_ms,
+)
 from tidemill.common.fault_points import fault_point
 from tidemill.errors import DamagedCheckpointError
 
@@ -48,7 +55,7 @@ class CompactLogSettings:
     compact_interval: int = 10
     deletion: bool = True
     cleanup_delay_ms: int = 600_000
-    min_batches_to_retain: int = 100
+    min_batches_to_retain: int = MIN_BATCHES_TO_RETAIN.default
 
     @classmethod
     def read(cls, conf: Conf, kind: str) -> CompactLogSettings:
@@ -73,12 +80,7 @@ class CompactLogSettings:
                 lambda text: time_ms(text, "ms"),
                 "How long superfluous files stay, for whoever is reading them.",
             ).read(conf),
-            Setting(
-                "spark.sql.streaming.minBatchesToRetain",
-                cls.min_batches_to_retain,
-                positive_int,
-                "How many batches stay in the logs of a query at least.",
-            ).read(conf),
+            MIN_BATCHES_TO_RETAIN.read(conf),
         )
 
 

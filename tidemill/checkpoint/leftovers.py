@@ -11,10 +11,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from tidemill.checkpoint.log_segments import SEGMENT_NAME
 from tidemill.checkpoint.ownership import OWNER
 from tidemill.checkpoint.program_file import PROGRAM
 from tidemill.checkpoint.storage import Storage
-from tidemill.checkpoint.write_ahead_log import SEGMENT_NAME
 from tidemill.errors import CheckpointError
 
 RDDS = "rdds"

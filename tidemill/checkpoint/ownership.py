@@ -296,6 +296,10 @@ class OwnedStorage(Storage):
     def can_append(self) -> bool:
         return self._storage.can_append
 
+    @property
+    def takes_groups(self) -> bool:
+        return self._storage.takes_groups
+
     def open_append(self, path: str, head: bytes = b"") -> Appender:
         with self._as_owner(path):
             return _OwnedAppender(self._storage.open_append(path, head), self, path)

@@ -105,6 +105,13 @@ class Storage(ABC):
         """True if the storage has :meth:`open_append`. Object stores have nothing like it."""
         return False
 
+    @property
+    def takes_groups(self) -> bool:
+        """True if a write of many records costs about as much as one of a single record, and a crash leaves
+        nothing of it but a beginning. A local disk may keep any page of what was not synced.
+        """
+        return False
+
     def open_append(self, path: str, head: bytes = b"") -> Appender:
         """Create a file that begins with ``head`` and can grow. Raise ``FileExistsError`` if it is there.
 
@@ -172,6 +179,10 @@ class SubStorage(Storage):
     @property
     def can_append(self) -> bool:
         return self._parent.can_append
+
+    @property
+    def takes_groups(self) -> bool:
+        return self._parent.takes_groups
 
     def open_append(self, path: str, head: bytes = b"") -> Appender:
         return self._parent.open_append(self._path(path), head)

@@ -10,82 +10,54 @@ more records; and a random name of the writer. So segments sort in the order in 
 if the clock was set back between two writers; two writers never share a file; and a cleaner needs only the
 names. :mod:`tidemill.checkpoint.log_records` draws the contents.
 
-Where files cannot grow (object stores), each record is a segment of its own.
+What is durable when :meth:`LogWriter.append` returns: the record, whole, and all records before it in its
+segment. How that is done depends on the storage:
+
+- **A local disk.** Records are written one by one, each to the end of the open segment, and synced. After a
+  crash a segment ends with at most one record that is cut off.
+- **HDFS.** A group of records (:mod:`tidemill.checkpoint.group_commit`) is one append: 1. open the segment
+  to append to it; 2. write the group; 3. close the file, which returns when the data nodes have all of it:
+  now the group is durable; 4. compare its length. A flush would not do instead of 3: ``pyarrow`` has no
+  ``hflush``. A crash before 3 leaves a beginning of the group, of which nobody was told: whole records,
+  which do no harm, and perhaps one that is cut off.
+- **Object stores.** Nothing can grow. A group is one object, and a segment of its own. It appears, durable,
+  when its upload is complete; a crash before that leaves nothing.
+
+A storage that fails to append is not asked again by this writer: it writes one file for each group. Segments
+with one record each, which earlier versions wrote there, are segments like any other.
+
+With ``timeout_s``, a write that hangs is abandoned. The log goes on in a new segment, under another name of
+the writer. A write that ends after all changes nothing that is used: its records are there twice.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-import re
-import threading
-import uuid
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO
 
 from tidemill.checkpoint.batch_log import NewerVersionError
+from tidemill.checkpoint.group_commit import GroupCommit
 from tidemill.checkpoint.log_records import (
     HEAD_SIZE,
     RECORD_HEADER_SIZE,
-    SALT_SIZE,
     LogSlice,
     Payload,
     RecordHeader,
     parse_records,
     salt_of,
-    segment_head,
 )
-from tidemill.checkpoint.storage import Appender, Storage
+from tidemill.checkpoint.log_segments import SegmentWriter, segments
+from tidemill.checkpoint.storage import Storage
 from tidemill.common.clock import Clock
-from tidemill.common.fault_points import fault_point
-from tidemill.errors import DamagedCheckpointError, IllegalStateError
+from tidemill.errors import DamagedCheckpointError
 
 logger = logging.getLogger(__name__)
 
 ROLL_MS = 60_000
 ROLL_BYTES = 256 << 20
-SEGMENT_NAME = re.compile(r"(\d+)-(\d+)-(\d+)-([0-9a-f]+)\.log", re.ASCII)
-
-
-@dataclass(frozen=True, order=True)
-class SegmentInfo:
-    """The parts of a segment's name. Sorts in the order of writing.
-
-    Its writer wrote every record in it at ``first_ms`` or later, and before ``until_ms``, by its own clock.
-    """
-
-    number: int
-    first_ms: int
-    until_ms: int
-    writer: str
-    path: str
-
-    @classmethod
-    def parse(cls, folder: str, name: str) -> SegmentInfo | None:
-        """Parse a file name; return None if it is not that of a segment."""
-        match = SEGMENT_NAME.fullmatch(name)
-        if match is None:
-            return None
-        number, first_ms, until_ms, writer = match.groups()
-        path = f"{folder}/{name}" if folder else name
-        return cls(int(number), int(first_ms), int(until_ms), writer, path)
-
-
-def segments(storage: Storage, folder: str) -> list[SegmentInfo]:
-    """Return the segments of a log, in the order of writing. Ignore files with other names."""
-    found = (SegmentInfo.parse(folder, name) for name in storage.list(folder))
-    return sorted(segment for segment in found if segment is not None)
-
-
-@dataclass
-class _OpenSegment:
-    """The segment that a writer is writing."""
-
-    info: SegmentInfo
-    appender: Appender
-    salt: bytes
-    size: int
 
 
 class LogWriter:
@@ -116,6 +88,7 @@ class LogWriter:
         *,
         roll_ms: int = ROLL_MS,
         roll_bytes: int = ROLL_BYTES,
+        timeout_s: float | None = None,
     ) -> None:
         if roll_ms <= 0 or roll_bytes <= 0:
             raise ValueError(
@@ -123,97 +96,48 @@ class LogWriter:
             )
         self._storage = storage
         self._folder = folder
-        self._clock = clock
-        self._roll_ms = roll_ms
         self._roll_bytes = roll_bytes
-        self._writer = uuid.uuid4().hex[:16]
-        self._lock = threading.Lock()
-        self._last_number: int | None = None
-        self._open: _OpenSegment | None = None
-        self._closed = False
+        self._segments = SegmentWriter(storage, folder, clock, roll_ms, roll_bytes)
+        name = storage.full_name(folder) if folder else storage.uri
+        self._commits: GroupCommit[Payload, LogSlice] = GroupCommit(
+            f"the log {name}", self._write, self._fits, timeout_s, self._abandon
+        )
 
     @property
     def current_segment(self) -> str | None:
         """The path of the segment that gets the next record, unless the log rolls over first."""
-        with self._lock:
-            return self._open.info.path if self._open else None
+        return self._segments.current
 
     def append(self, payload: bytes | memoryview | Sequence[bytes | memoryview]) -> LogSlice:
         """Write one record, whose payload may come in several pieces, and return its handle."""
-        record = Payload(
-            [payload] if isinstance(payload, bytes | bytearray | memoryview) else payload
+        return self._commits.add(
+            Payload([payload] if isinstance(payload, bytes | bytearray | memoryview) else payload)
         )
-        with self._lock:
-            if self._closed:
-                raise IllegalStateError(f"the log {self._name()} is closed")
-            if not self._storage.can_append:
-                return self._write_alone(record)
-            segment = self._segment_for(record)
-            try:
-                offset = segment.appender.append(
-                    [record.header(segment.salt, segment.size), *record.parts]
-                )
-            except BaseException:
-                self._finish()
-                raise
-            segment.size += RECORD_HEADER_SIZE + record.length
-            return LogSlice(segment.info.path, offset, record.length)
 
     def clean(self, before_ms: int, keep: Collection[str] = ()) -> list[str]:
         """:func:`clean` this log, but keep the segment being written, whatever ``before_ms`` is."""
-        with self._lock:
-            current = [self._open.info.path] if self._open else []
-            return clean(self._storage, self._folder, before_ms, {*keep, *current})
+        with self._segments.lock:
+            current = self._segments.current
+            kept = {*keep, *([] if current is None else [current])}
+            return clean(self._storage, self._folder, before_ms, kept)
 
     def close(self) -> None:
         """Close the segment being written. Idempotent."""
-        with self._lock:
-            self._closed = True
-            self._finish()
+        self._commits.close()
+        self._segments.close()
 
-    def _segment_for(self, record: Payload) -> _OpenSegment:
-        now_ms = self._clock.now_ms()
-        size = RECORD_HEADER_SIZE + record.length
-        if self._open and (
-            now_ms >= self._open.info.until_ms
-            or (self._open.size > HEAD_SIZE and self._open.size + size > self._roll_bytes)
-        ):
-            self._finish()
-        if self._open is None:
-            info = self._next_segment(now_ms, now_ms + self._roll_ms)
-            salt = os.urandom(SALT_SIZE)
-            appender = self._storage.open_append(info.path, segment_head(salt))
-            self._open = _OpenSegment(info, appender, salt, HEAD_SIZE)
-        return self._open
+    def _write(self, records: Sequence[Payload]) -> list[LogSlice]:
+        return self._segments.write(records)
 
-    def _write_alone(self, record: Payload) -> LogSlice:
-        now_ms = self._clock.now_ms()
-        info = self._next_segment(now_ms, now_ms + 1)
-        salt = os.urandom(SALT_SIZE)
-        fault_point("log.append")
-        with self._storage.open_write(info.path) as file:
-            file.write(segment_head(salt) + record.header(salt, HEAD_SIZE))
-            for part in record.parts:
-                file.write(part)
-        fault_point("log.appended")
-        return LogSlice(info.path, HEAD_SIZE, record.length)
+    def _fits(self, group: Sequence[Payload], record: Payload) -> bool:
+        """Say whether a group may have one more record: never on a local disk, which may keep a later page
+        of a write and lose an earlier one.
+        """
+        size = sum(RECORD_HEADER_SIZE + each.length for each in (*group, record))
+        return self._storage.takes_groups and HEAD_SIZE + size <= self._roll_bytes
 
-    def _next_segment(self, first_ms: int, until_ms: int) -> SegmentInfo:
-        if self._last_number is None:
-            found = segments(self._storage, self._folder)
-            self._last_number = found[-1].number if found else 0
-        self._last_number += 1
-        name = f"{self._last_number:010d}-{first_ms}-{until_ms}-{self._writer}.log"
-        path = f"{self._folder}/{name}" if self._folder else name
-        return SegmentInfo(self._last_number, first_ms, until_ms, self._writer, path)
-
-    def _finish(self) -> None:
-        segment, self._open = self._open, None
-        if segment is not None:
-            segment.appender.close()
-
-    def _name(self) -> str:
-        return self._storage.full_name(self._folder) if self._folder else self._storage.uri
+    def _abandon(self) -> None:
+        self._segments = self._segments.successor()
 
 
 def clean(storage: Storage, folder: str, before_ms: int, keep: Collection[str] = ()) -> list[str]:

@@ -144,7 +144,8 @@ UNPERSIST = Setting(
     "spark.streaming.unpersist",
     True,
     boolean,
-    "Free the cached RDDs of a DStream once no batch or window can need them again.",
+    "Free the RDDs that a stream has cached, and the blocks that its receivers have stored, once no batch "
+    "or window can need them again.",
 )
 STOP_GRACEFULLY_ON_SHUTDOWN: Setting[bool | None] = Setting(
     "spark.streaming.stopGracefullyOnShutdown",
@@ -238,8 +239,8 @@ BLOCK_STORE_TIMEOUT_MS = Setting(
     "spark.streaming.receiver.blockStoreTimeout",
     30_000,
     positive_time_ms,
-    "How long the driver may take to acknowledge a block, and another executor to copy it. A bare "
-    "number is seconds.",
+    "How long the write-ahead log may take to write a block, the driver to acknowledge it, and another "
+    "executor to copy it. A bare number is seconds.",
 )
 RECEIVER_WAL_ENABLE: Setting[bool | None] = Setting(
     "spark.streaming.receiver.writeAheadLog.enable",
@@ -258,7 +259,8 @@ RECEIVER_WAL_MAX_FAILURES = Setting(
     "spark.streaming.receiver.writeAheadLog.maxFailures",
     3,
     positive_int,
-    "How often a receiver tries to write a block to the write-ahead log before it gives the block up.",
+    "How often a receiver tries to store a block of its own (a list, a table) before store() raises. "
+    "Records that it stores one by one are tried until the stream stops.",
 )
 
 RECEIVER_RESTART_DELAY_MS = Setting(
@@ -357,39 +359,13 @@ MULTIPLE_WATERMARK_POLICY = Setting(
     one_of("min", "max"),
     "Which watermark counts when a query has several.",
 )
+MIN_BATCHES_TO_RETAIN = Setting(
+    "spark.sql.streaming.minBatchesToRetain",
+    100,
+    positive_int,
+    "How many batches stay in the logs of a query at least, with the versions of its state.",
+)
 
-ALL_SETTINGS: tuple[Setting[Any], ...] = (
-    CONCURRENT_JOBS,
-    UNPERSIST,
-    STOP_GRACEFULLY_ON_SHUTDOWN,
-    GRACEFUL_STOP_TIMEOUT_MS,
-    FILE_MIN_REMEMBER_MS,
-    BACKPRESSURE_ENABLED,
-    BACKPRESSURE_INITIAL_RATE,
-    RATE_ESTIMATOR,
-    PID_PROPORTIONAL,
-    PID_INTEGRAL,
-    PID_DERIVATIVE,
-    PID_MIN_RATE_PER_S,
-    RECEIVER_MAX_RATE,
-    BLOCK_INTERVAL_MS,
-    BLOCK_QUEUE_SIZE,
-    BLOCK_STORE_TIMEOUT_MS,
-    RECEIVER_WAL_ENABLE,
-    RECEIVER_WAL_ROLLING_INTERVAL_S,
-    RECEIVER_WAL_MAX_FAILURES,
-    RECEIVER_RESTART_DELAY_MS,
-    REGISTRATION_WAIT_MS,
-    RECEIVER_MEMORY,
-    RECEIVER_MAX_HELD,
-    DYNAMIC_ALLOCATION_ENABLED,
-    DYNAMIC_ALLOCATION_MIN_EXECUTORS,
-    DYNAMIC_ALLOCATION_MAX_EXECUTORS,
-    DYNAMIC_ALLOCATION_SCALING_INTERVAL_MS,
-    DYNAMIC_ALLOCATION_SCALING_UP_RATIO,
-    DYNAMIC_ALLOCATION_SCALING_DOWN_RATIO,
-    NO_DATA_BATCHES,
-    RECENT_PROGRESS,
-    NO_DATA_PROGRESS_MS,
-    MULTIPLE_WATERMARK_POLICY,
+ALL_SETTINGS: tuple[Setting[Any], ...] = tuple(
+    value for value in list(globals().values()) if isinstance(value, Setting)
 )

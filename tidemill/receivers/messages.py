@@ -35,9 +35,6 @@ RestartReceiver        the job of a receiver has ended: start it again
 UpdateReceiverRateLimit a rate controller has found a new rate
 UpdateReceiverHeld     batches of a stream are done: its receiver may take in more
 CleanupReceivedBlocks  no batch needs these blocks any more
-AllReceiverIds         which receivers are scheduled or active?
-GetAllReceiverInfo     what is known of each receiver?
-StopAllReceivers       the stream stops
 ReceiverJobEnded       the Spark job of a receiver has ended, for whatever reason
 ====================== =================================================================
 """
@@ -276,21 +273,6 @@ class UpdateReceiverHeld:
 @dataclass(frozen=True)
 class CleanupReceivedBlocks:
     blocks: tuple[BlockInfo, ...]
-
-
-@dataclass(frozen=True)
-class AllReceiverIds:
-    pass
-
-
-@dataclass(frozen=True)
-class GetAllReceiverInfo:
-    pass
-
-
-@dataclass(frozen=True)
-class StopAllReceivers:
-    message: str
 
 
 @dataclass(frozen=True)

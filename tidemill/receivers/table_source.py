@@ -69,6 +69,9 @@ class ReceiverTable(TrackedBlocksSource, SplitSource):
         self._planned = self._limited_end(start, max(start, end), limit)
         return self._planned
 
+    def newest_offset(self) -> Offset:
+        return self._blocks.end(self._name)
+
     def _limited_end(self, start: int, end: int, limit: AdmissionLimit) -> int:
         """Return the last offset up to ``end`` that keeps the batch within its limit."""
         if limit.max_records is None and limit.max_bytes is None:

@@ -209,6 +209,9 @@ class MemoryStreamSource(SplitSource):
             end += 1
         return end
 
+    def newest_offset(self) -> Offset:
+        return self._stream.end
+
     def size(self, range_: OffsetRange) -> RangeSize:
         portions = self._stream.portions(range_.start, range_.end)
         return RangeSize(

@@ -95,6 +95,9 @@ class RateSource(SplitSource):
             return end
         return self._within(start, end, self.value_at(start) + rows)
 
+    def newest_offset(self) -> Offset:
+        return min(self._passed_s(self._clock.now_ms()), self._longest_s)
+
     def _within(self, start: int, end: int, most: int) -> int:
         """Return the last second whose values are not above ``most``, at least one after ``start``."""
         low, high = start + 1, end

@@ -103,6 +103,9 @@ class SocketLinesSource(SplitSource):
         size = min(limit.max_bytes or MOST_BYTES_PER_BATCH, MOST_BYTES_PER_BATCH)
         return max(start, min(last, self._received.last_within(start, size)))
 
+    def newest_offset(self) -> Offset:
+        return self._received.last(None)
+
     def size(self, range_: OffsetRange) -> RangeSize:
         return RangeSize(range_.end - range_.start, None, f"lines up to {range_.end}")
 

@@ -102,8 +102,6 @@ class StreamLifecycle:
                         "only one StreamingContext can be active in a process, and another one is: "
                         "stop it first, or add your streams to it before it starts"
                     )
-                self._graph.validate()
-                self._graph.freeze("has been started")
                 self._start_threads()
                 self._state = StreamingContextState.ACTIVE
                 StreamLifecycle._activeContext = self
@@ -112,6 +110,8 @@ class StreamLifecycle:
 
     def _start_threads(self) -> None:
         try:
+            self._graph.validate()
+            self._graph.freeze("has been started")
             ship_package(self._sc)
             # Known before any batch begins: a function of the first one may call stop().
             self._run = self._start.prepare(
@@ -119,7 +119,7 @@ class StreamLifecycle:
             )
             self._run.start()
         except BaseException:
-            # A context that failed halfway through its start cannot be started again.
+            # As in Spark, a context that failed to start, or its checks, cannot be started again.
             self._graph.freeze("failed to start")
             self._state = StreamingContextState.STOPPED
             raise
@@ -241,12 +241,17 @@ class StreamLifecycle:
         """Keep the RDDs of every DStream for at least ``duration`` seconds, for ``DStream.slice``."""
         self._graph.remember_ms = duration_ms(duration, "duration")
 
-    def checkpoint(self, directory: str) -> None:
+    def checkpoint(self, directory: str | None) -> None:
         """Make the stream durable: ``directory`` keeps all that it needs to survive its driver.
 
         ``directory`` is a path, or a URI of a file system that all executors reach. A stream that was
-        stopped, or died, goes on with ``StreamingContext.getOrCreate``.
+        stopped, or died, goes on with ``StreamingContext.getOrCreate``. With None the stream is not durable,
+        whatever an earlier call has said.
         """
+        if directory is None:
+            self._graph.refuse_change_after_start()
+            self._graph.checkpoint_directory = None
+            return
         if not isinstance(directory, str) or not directory:
             raise OptionError(
                 f"the checkpoint directory must be a path or a URI, not {directory!r}", "directory"

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.receivers.driver.driver_world import FakeCalls, block, segment, slice_of
 from tidemill.checkpoint.local_storage import LocalStorage
-from tidemill.checkpoint.write_ahead_log import segments
+from tidemill.checkpoint.log_segments import segments
 from tidemill.receivers.blocks.block import BlockInfo, BlockPlace
 from tidemill.receivers.blocks.files import BlockFiles, BlockFolders
 from tidemill.receivers.driver.block_cleaner import BlockCleaner

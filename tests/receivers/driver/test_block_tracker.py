@@ -19,7 +19,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from tests.checkpoint.drawings import drawings
 from tests.receivers.driver.driver_world import block, faults
 from tidemill.checkpoint.local_storage import LocalStorage
-from tidemill.checkpoint.write_ahead_log import LogWriter, replay, segments
+from tidemill.checkpoint.log_segments import segments
+from tidemill.checkpoint.write_ahead_log import LogWriter, replay
 from tidemill.common.clock import ManualClock
 from tidemill.errors import DamagedCheckpointError
 from tidemill.receivers.blocks.block import BlockInfo

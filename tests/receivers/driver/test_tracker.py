@@ -29,12 +29,9 @@ from tidemill.receivers.blocks.block import BlockPlace
 from tidemill.receivers.driver.tracker import pause_ms
 from tidemill.receivers.driver.tracking_info import ReceiverState, ReceiverTrackingInfo
 from tidemill.receivers.messages import (
-    AllReceiverIds,
     AskHeldBytes,
     BlockAdded,
-    GetAllReceiverInfo,
     Registered,
-    StopAllReceivers,
     StopReceiver,
     UpdateHeldBytes,
     UpdateRateLimit,
@@ -52,9 +49,12 @@ def info_of(event: StreamEvent) -> ReceiverInfo:
 
 
 def state(it: DriverWorld, stream_id: int = 0) -> ReceiverTrackingInfo:
-    infos = it.tracker.ask(GetAllReceiverInfo())
-    assert isinstance(infos, dict)
-    return infos[stream_id]
+    return it.tracker._registry.infos()[stream_id]
+
+
+def running(it: DriverWorld) -> list[int]:
+    """The receivers that are scheduled or active."""
+    return list(it.tracker._registry.infos(lambda info: info.state is not ReceiverState.INACTIVE))
 
 
 def pass_the_pause(it: DriverWorld, expected_ms: int, launches: int) -> None:
@@ -76,7 +76,7 @@ def test_receivers_are_spread() -> None:
         assert sorted(each.on[0] for each in launches) == ["0", "0", "1", "1", "2"]
         assert [(each.stream_id, each.attempt) for each in launches] == [(n, 1) for n in range(5)]
         assert it.jobs.servers_on == [["0", "1", "2"]]
-        assert it.tracker.ask(AllReceiverIds()) == [0, 1, 2, 3, 4]
+        assert running(it) == [0, 1, 2, 3, 4]
         assert state(it, 3).state is ReceiverState.SCHEDULED
 
 
@@ -327,7 +327,7 @@ def test_a_receiver_that_ended_by_itself_is_not_started_again() -> None:
         it.settle()
         it.launches(2)
         assert not it.has_a_waiter()
-        assert it.tracker.ask(AllReceiverIds()) == [1]
+        assert running(it) == [1]
         assert kinds(it.events) == ["ReceiverStarted", "ReceiverStopped"]
         assert info_of(it.events[1]).last_error_message == "all read"
 
@@ -541,10 +541,10 @@ def test_all_are_told_to_end_and_none_is_started_again() -> None:
         it.settle()
         it.clock.advance(60_000)
         it.launches(3)
-        assert it.tracker.ask(AllReceiverIds()) == []
+        assert running(it) == []
         stopped = [info_of(e).stream_id for e in it.events if isinstance(e, ReceiverStopped)]
         assert sorted(stopped) == [0, 1]
-        assert it.tracker.ask(StopAllReceivers("again")) is True
+        assert it.tracker.stop_receivers("again", 30)
 
 
 def test_a_restart_that_waits_does_not_outlive_the_stop() -> None:
@@ -597,8 +597,7 @@ def test_all_that_is_known_of_receivers() -> None:
     with driver(executors=[executor(0)], receivers=2) as it:
         it.launches(2)
         it.register(0, 1, "0")
-        infos = it.tracker.ask(GetAllReceiverInfo())
-        assert isinstance(infos, dict)
+        infos = it.tracker._registry.infos()
         assert {id_: info.state for id_, info in infos.items()} == {
             0: ReceiverState.ACTIVE,
             1: ReceiverState.SCHEDULED,

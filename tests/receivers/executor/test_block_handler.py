@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 from pyspark import StorageLevel
 
 from tests.common.rpc.rpc_world import SECRET, MemoryBlocks
+from tidemill.checkpoint import local_storage
 from tidemill.checkpoint.local_storage import LocalStorage
 from tidemill.checkpoint.log_records import LogSlice
 from tidemill.checkpoint.write_ahead_log import LogWriter, read_record
@@ -111,7 +113,7 @@ def test_a_block_in_a_file(make_handler: Callable[..., BlockHandler]) -> None:
     assert map_block(place.path).to_pybytes() == BYTES
 
 
-def test_first_the_log_then_the_file_then_the_copy(
+def test_first_the_log_then_the_file_and_no_copy_beside_the_log(
     make_handler: Callable[..., BlockHandler],
     executor: Callable[[str], Executor],
     log: LogWriter,
@@ -135,12 +137,37 @@ def test_first_the_log_then_the_file_then_the_copy(
     note("file", handler.files, "put")
     note("copy", other.blocks, "write")
     info = handler.store("b-0", BLOCK)
-    assert steps == ["log", "file", "copy"]
+    assert steps == ["log", "file"]
     assert info.slice_ is not None
     assert info.slice_.path.startswith(data_folder("clicks"))
     assert read_record(LocalStorage(str(tmp_path / "ck")), info.slice_) == BYTES
-    assert info.places[1] == other.place
-    assert other.blocks.blocks["b-0"] == BYTES
+    assert [place.executor_id for place in info.places] == ["1"]
+    handler.log = None
+    assert handler.store("b-1", BLOCK).places[1] == other.place
+    assert steps[2:] == ["file", "copy"]
+    assert other.blocks.blocks == {"b-1": BYTES}
+
+
+def test_a_log_that_hangs_is_given_up_and_the_next_block_goes_on(
+    make_handler: Callable[..., BlockHandler], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = str(tmp_path / "ck")
+    log = open_log(directory, "clicks", ManualClock(), 60_000, timeout_s=0.2)
+    handler = make_handler(log=log)
+    first = handler.store("b-0", BLOCK)
+    answer = threading.Event()
+    with monkeypatch.context() as hanging:
+        hanging.setattr(local_storage, "_sync_data", lambda handle: answer.wait(60))
+        with pytest.raises(TimeoutError, match=r"clicks has not taken a record within 0\.2 s"):
+            handler.store("b-1", BLOCK)
+    again = handler.store("b-1", BLOCK)
+    answer.set()
+    log.close()
+    assert first.slice_ is not None
+    assert again.slice_ is not None
+    assert first.slice_.path < again.slice_.path, "nothing may follow a write that hangs"
+    for info in (first, again):
+        assert read_record(LocalStorage(directory), info.slice_) == BYTES
 
 
 def test_as_many_copies_as_the_level_asks_for(
@@ -258,7 +285,8 @@ def stored(
 ) -> tuple[BlockInfo, Executor]:
     """A block in a file, at another executor, and in the log."""
     other = executor("2")
-    return make_handler(TWICE, log=log, replicas=[other.replica]).store("b-0", BLOCK), other
+    info = make_handler(TWICE, replicas=[other.replica]).store("b-0", BLOCK)
+    return replace(info, slice_=log.append(BYTES)), other
 
 
 @pytest.fixture

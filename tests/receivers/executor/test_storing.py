@@ -21,6 +21,8 @@ from tidemill.errors import (
     RpcUnavailableError,
     UsageError,
 )
+from tidemill.receivers.blocks.block import BlockInfo
+from tidemill.receivers.blocks.format import EncodedBlock
 from tidemill.receivers.executor.held_bytes import ASK_HELD_MS
 from tidemill.receivers.messages import BlockAdded, UpdateHeldBytes
 from tidemill.receivers.receiver import Receiver
@@ -297,6 +299,36 @@ def test_a_block_that_waits_to_be_reported_again_keeps_its_number_and_its_segmen
         numbers = [(info.block_id[-1], first) for info, first, _ in world.driver.reports]
         assert numbers == [("0", 0), ("1", 1), ("2", 1), ("1", 1), ("3", 3)]
         assert [path[25] for _, _, path in world.driver.reports] == ["1", "1", "1", "1", "2"]
+
+
+def test_blocks_are_stored_at_the_same_time_and_one_that_is_being_stored_keeps_its_segment_open() -> (
+    None
+):
+    """Its record may be in the log already, in a segment that nobody knows yet."""
+    first, second = (f"received/data/x/000000000{n}-0-60000-aa.log" for n in (1, 2))
+    with running(Idle()) as world:
+        world.handler.segment = first
+        begun, go_on = threading.Event(), threading.Event()
+        store = world.handler.store
+
+        def slowly(block_id: str, block: EncodedBlock) -> BlockInfo:
+            info = store(block_id, block)
+            begun.set()
+            assert go_on.wait(PATIENCE_S)
+            return info
+
+        world.handler.store = slowly  # type: ignore[method-assign]
+        slow = InThread(lambda: world.receiver.store(["slow"]))
+        assert begun.wait(PATIENCE_S)
+        world.handler.store = store  # type: ignore[method-assign]
+        world.handler.segment = second
+        world.receiver.store(["quick"])
+        go_on.set()
+        slow.join()
+        world.receiver.store(["last"])
+        assert world.records() == ["quick", "slow", "last"]
+        oldest = [path for _, _, path in world.driver.reports]
+        assert oldest == ["received/data/x/", first, second]
 
 
 def test_a_block_that_was_given_up_keeps_nothing_open() -> None:

@@ -334,3 +334,40 @@ def test_a_query_without_an_interval_takes_rows_as_they_come(
             numbers.add(rows(value))
             wait_for(lambda seen=value: len(batches.rows) > seen, "a batch")  # type: ignore[misc]
     assert batches.sizes == [1, 1, 1]
+
+
+def test_jobs_carry_the_call_that_started_their_query(
+    spark: SparkSession, numbers: MemoryStream, tmp_path: Path
+) -> None:
+    seen: list[str] = []
+
+    def look(df: Any, batch_id: int) -> None:
+        context = df.sparkSession.sparkContext
+        seen.append(str(context.getLocalProperty("callSite.short")))
+        context.parallelize([1]).count()  # PySpark takes it away
+
+    writer = read(spark, numbers).writeStream.foreachBatch(look)
+    query = writer.option("checkpointLocation", str(tmp_path)).start()
+    with stopped_at_end(query):
+        for value in range(2):
+            numbers.add(rows(value))
+            query.processAllAvailable()
+    line = next(
+        number
+        for number, text in enumerate(Path(__file__).read_text().splitlines(), 1)
+        if "str(tmp_path)).start()" in text
+    )
+    assert seen == [f"start at test_execution.py:{line}"] * 2
+
+
+def test_progress_says_what_a_source_has_and_not_where_the_batch_ended(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    stream = MemoryStream("n long", keep=True)
+    batches = Batches(on_batch=lambda df, batch_id: stream.add(rows(8, 9)) if not batch_id else 0)
+    stream.add(rows(1))
+    query = batches.start(read(spark, stream), tmp_path, trigger={"once": True})
+    query.awaitTermination(60)
+    (source,) = query.recentProgress[-1].sources
+    stream.close()
+    assert (source.endOffset, source.latestOffset) == ("1", "2")

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark import SparkContext, StorageLevel
+from pyspark import StorageLevel
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sql
 
 from tests.receivers.connectors.broker import Broker
-from tests.sql.batches import Batches, stopped_at_end
+from tests.sql.batches import Batches, session_settings, stopped_at_end
 from tests.waiting import wait_for
 from tidemill.errors import UnsupportedError
 from tidemill.receivers import Receiver, register_receiver
@@ -26,14 +26,9 @@ from tidemill.sql.query_errors import QueryFailedError
 
 
 @pytest.fixture(autouse=True)
-def quick_blocks(sc: SparkContext) -> Iterator[None]:
-    before = sc._conf.get("spark.streaming.blockInterval")
-    sc._conf.set("spark.streaming.blockInterval", "20ms")
-    yield
-    if before is None:
-        sc._conf._jconf.remove("spark.streaming.blockInterval")  # type: ignore[union-attr]
-    else:
-        sc._conf.set("spark.streaming.blockInterval", before)
+def quick_blocks(spark: SparkSession) -> Iterator[None]:
+    with session_settings(spark, {"spark.streaming.blockInterval": "20ms"}):
+        yield
 
 
 class Post:

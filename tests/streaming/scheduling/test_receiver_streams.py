@@ -156,7 +156,10 @@ class World:
         )
         directory = None if self.storage is None else self.storage.uri
         graph = SimpleNamespace(
-            spark_context=self.context, inputs=[node], checkpoint_directory=directory
+            spark_context=self.context,
+            inputs=[node],
+            checkpoint_directory=directory,
+            unpersist=True,
         )
         durable = None if self.storage is None else SimpleNamespace(storage=self.storage)
         return StreamReceivers(cast(Any, graph), ManualClock(), self.bus, cast(Any, durable))

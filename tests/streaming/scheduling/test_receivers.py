@@ -17,12 +17,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark import SparkContext, StorageLevel
+from pyspark import SparkContext
 from pyspark.sql import Row
 
 from tests.manual_stream import Stream
 from tests.receivers.connectors.broker import Broker
 from tests.streaming.program.restarts import Runs
+from tests.streaming.scheduling.scripted import scripted
 from tests.streaming.scheduling.slow_output import Slow
 from tests.waiting import wait_for
 from tidemill.common.clock import SystemClock
@@ -33,31 +34,6 @@ from tidemill.streaming.scheduling.receiver_streams import StreamReceivers
 from tidemill.testing import BatchDriver, collected
 
 Setting = Callable[[str, str], None]
-
-
-def scripted(calls: list[Callable[[Any], Any]]) -> Receiver:
-    """Make a receiver that makes ``calls`` one after the other, on its own thread.
-
-    The class is defined here so that it travels to the worker as a whole.
-    """
-
-    class Scripted(Receiver):
-        def __init__(self) -> None:
-            super().__init__(StorageLevel.MEMORY_AND_DISK)
-
-        def onStart(self) -> None:
-            import threading
-
-            threading.Thread(target=self.run, daemon=True).start()
-
-        def onStop(self) -> None:
-            pass
-
-        def run(self) -> None:
-            for call in calls:
-                call(self)
-
-    return Scripted()
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from tidemill.checkpoint.log_segments import segments
 from tidemill.checkpoint.storage import Storage
-from tidemill.checkpoint.write_ahead_log import segments
 from tidemill.errors import TidemillError
 from tidemill.receivers.blocks.block import BlockInfo
 from tidemill.receivers.blocks.files import BlockFiles
@@ -34,6 +34,8 @@ class BlockCleaner:
     calls: ExecutorCalls
     files: BlockFiles | None = None
     storage: Storage | None = None
+    # Leave the blocks of batches that are over where they are, for readers outside of the stream.
+    keeps_files: bool = False
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _blocks_in: dict[str, set[str]] = field(default_factory=dict)
     # For each folder of segments, the oldest one from which its receiver may report a block.
@@ -72,6 +74,15 @@ class BlockCleaner:
 
     def clean(self, blocks: Sequence[BlockInfo]) -> None:
         """Delete blocks whose batches are done. Only log what cannot be deleted or reached."""
+        if not self.keeps_files:
+            self._delete_files(blocks)
+        if self.storage is not None:
+            for path in self._done_segments(blocks):
+                if self._delete(self.storage, path):
+                    with self._lock:
+                        del self._blocks_in[path]
+
+    def _delete_files(self, blocks: Sequence[BlockInfo]) -> None:
         if self.files is not None:
             try:
                 self.files.delete([block.block_id for block in blocks])
@@ -83,11 +94,6 @@ class BlockCleaner:
                 if place.server:
                     by_server.setdefault(place.server, []).append(block.block_id)
         self._clean_servers(by_server)
-        if self.storage is not None:
-            for path in self._done_segments(blocks):
-                if self._delete(self.storage, path):
-                    with self._lock:
-                        del self._blocks_in[path]
 
     def _done_segments(self, blocks: Sequence[BlockInfo]) -> list[str]:
         with self._lock:

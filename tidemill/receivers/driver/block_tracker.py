@@ -38,8 +38,9 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any
 
+from tidemill.checkpoint.log_segments import segments
 from tidemill.checkpoint.storage import Storage
-from tidemill.checkpoint.write_ahead_log import LogWriter, replay, segments
+from tidemill.checkpoint.write_ahead_log import LogWriter, replay
 from tidemill.common.clock import Clock
 from tidemill.common.fault_points import fault_point
 from tidemill.errors import DamagedCheckpointError

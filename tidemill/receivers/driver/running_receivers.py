@@ -26,6 +26,7 @@ from tidemill.common.config import (
     RECEIVER_WAL_MAX_FAILURES,
     RECEIVER_WAL_ROLLING_INTERVAL_S,
     REGISTRATION_WAIT_MS,
+    Conf,
 )
 from tidemill.errors import SetupError
 from tidemill.progress.listener_bus import ListenerBus
@@ -78,7 +79,8 @@ class RunningReceivers:
     4. :meth:`close` ends everything.
 
     ``storage`` is the checkpoint, if there is one, and ``directory`` the URI by which executors open it
-    (default: that of the storage).
+    (default: that of the storage). ``conf`` has the settings (default: those of the Spark context). With
+    ``keeps_files``, executors keep the blocks of batches that are over until the stream stops.
     """
 
     def __init__(
@@ -89,17 +91,22 @@ class RunningReceivers:
         storage: Storage | None,
         receivers: Mapping[int, ReceiverOfStream],
         directory: str | None = None,
+        *,
+        conf: Conf | None = None,
+        keeps_files: bool = False,
     ) -> None:
+        spark_conf = spark_context.getConf()
+        conf = spark_conf if conf is None else conf
         if directory is None and storage is not None:
             directory = storage.uri
         self.sources = {stream_id: each.source for stream_id, each in receivers.items()}
         executors = SparkExecutors(spark_context)
         # Everything that may be refused comes before everything that would have to be removed again.
-        require_cores(spark_context, len(receivers))
+        require_cores(spark_context, len(receivers), conf)
         inputs = [_receiver_input(stream_id, each) for stream_id, each in receivers.items()]
-        setup = _executor_setup(spark_context.getConf(), directory, executors.is_local())
+        setup = _executor_setup(conf, directory, executors.is_local())
         self._folders = setup.folders
-        listen_host, driver_host = _driver_hosts(spark_context.getConf(), executors.is_local())
+        listen_host, driver_host = _driver_hosts(spark_conf, executors.is_local())
         self._server = _start_server(listen_host, setup.secret, self._answer)
         try:
             endpoint = replace(self._server.endpoint, host=driver_host)
@@ -111,7 +118,7 @@ class RunningReceivers:
                 [each.name for each in inputs],
                 {each.name: each.receiver._key_settings for each in inputs},
             )
-            self._cleaner = BlockCleaner(calls, _driver_files(setup.folders), storage)
+            self._cleaner = BlockCleaner(calls, _driver_files(setup.folders), storage, keeps_files)
             self.tracker = ReceiverTracker(
                 inputs,
                 self._blocks,
@@ -202,7 +209,7 @@ def _receiver_input(stream_id: int, receiver: ReceiverOfStream) -> ReceiverInput
     return ReceiverInput(stream_id, receiver.name, receiver.source.receiver, pickled)
 
 
-def _executor_setup(conf: Any, directory: str | None, is_local: bool) -> ExecutorSetup:
+def _executor_setup(conf: Conf, directory: str | None, is_local: bool) -> ExecutorSetup:
     """Read the settings of the receivers; the address of the tracker follows when its server listens."""
     memory_bytes = RECEIVER_MEMORY.read(conf)
     return ExecutorSetup(
@@ -259,7 +266,7 @@ def _start_server(host: str, secret: bytes, answer: Callable[[str, bytes], bytes
     return server
 
 
-def keeps_log(conf: Any, directory: str | None) -> bool:
+def keeps_log(conf: Conf, directory: str | None) -> bool:
     """Return True if blocks go to a write-ahead log; warn where the log is missing although it matters."""
     wanted = RECEIVER_WAL_ENABLE.read(conf)
     if directory is None:
@@ -279,7 +286,7 @@ def keeps_log(conf: Any, directory: str | None) -> bool:
     return wanted is not False
 
 
-def require_cores(spark_context: SparkContext, receivers: int) -> None:
+def require_cores(spark_context: SparkContext, receivers: int, conf: Conf | None = None) -> None:
     """Refuse a session without a core for each receiver and one more: no batch would ever run.
 
     On a cluster, first wait for executors that are still starting, as long as Spark itself would.
@@ -288,7 +295,7 @@ def require_cores(spark_context: SparkContext, receivers: int) -> None:
     slots = task_slots(spark_context)
     if not SparkExecutors(spark_context).is_local():
         clock = SystemClock()
-        until_ms = clock.now_ms() + REGISTRATION_WAIT_MS.read(spark_context.getConf())
+        until_ms = clock.now_ms() + REGISTRATION_WAIT_MS.read(conf or spark_context.getConf())
         while slots <= receivers and clock.now_ms() < until_ms:
             clock.wait_till(clock.now_ms() + 100)
             slots = task_slots(spark_context)

@@ -33,24 +33,21 @@ from tidemill.receivers.driver.scheduling_policy import (
     schedule_receivers,
     still_alive,
 )
-from tidemill.receivers.driver.tracking_info import ReceiverState, ReceiverTrackingInfo
+from tidemill.receivers.driver.tracking_info import ReceiverState
 from tidemill.receivers.messages import (
     FROM_EXECUTORS,
     AddBlock,
     AddBlockServer,
-    AllReceiverIds,
     AskHeldBytes,
     CleanupReceivedBlocks,
     DeregisterReceiver,
     Done,
-    GetAllReceiverInfo,
     ReceiverJobEnded,
     Registered,
     RegisterReceiver,
     ReportError,
     RestartReceiver,
     StartAllReceivers,
-    StopAllReceivers,
     UpdateReceiverHeld,
     UpdateReceiverRateLimit,
     decode,
@@ -138,7 +135,11 @@ class ReceiverTracker:
 
         When they have ended, the block tracker knows everything they have stored.
         """
-        self.ask(StopAllReceivers(message))
+        # Who asks again does not wait any more for what the receivers could not store so far.
+        at_once = not self._registry.accepts
+        endpoints = self._registry.refuse_all()
+        self._clock.interrupt_waiters()
+        self._news.stop(endpoints, message, at_once)
         return self._jobs.wait(timeout_s)
 
     def stop(self) -> None:
@@ -153,24 +154,6 @@ class ReceiverTracker:
         self._events.stop()
         self._calls.stop_block_servers(self._block_servers.remove_all())
         self._calls.close()
-
-    def ask(
-        self, question: AllReceiverIds | GetAllReceiverInfo | StopAllReceivers
-    ) -> list[int] | dict[int, ReceiverTrackingInfo] | bool:
-        match question:
-            case AllReceiverIds():
-                return list(
-                    self._registry.infos(lambda info: info.state is not ReceiverState.INACTIVE)
-                )
-            case GetAllReceiverInfo():
-                return self._registry.infos()
-            case StopAllReceivers(message):
-                # Who asks again does not wait any more for what the receivers could not store so far.
-                at_once = not self._registry.accepts
-                endpoints = self._registry.refuse_all()
-                self._clock.interrupt_waiters()
-                self._news.stop(endpoints, message, at_once)
-                return True
 
     def receiver_info(self, stream_id: int) -> ReceiverInfo:
         return self._registry.receiver_info(stream_id)
@@ -214,7 +197,8 @@ class ReceiverTracker:
                 self._news.held(stream_id, self._reports.held(stream_id))
             case CleanupReceivedBlocks(blocks):
                 self._cleaner.clean(blocks)
-                self._news.cleanup(blocks)
+                if not self._cleaner.keeps_files:
+                    self._news.cleanup(blocks)
 
     def _on_error(self, error: BaseException) -> None:
         logger.error("the receiver tracker failed: %s", error, exc_info=error)

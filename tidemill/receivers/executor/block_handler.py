@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -49,7 +50,11 @@ class Replica:
 
 @dataclass
 class BlockHandler:
-    """Stores blocks for one receiver. Used by one thread at a time."""
+    """Stores blocks for one receiver, from any thread.
+
+    With a write-ahead log a block is kept once beside its record, whatever the storage level says about
+    copies, as in Spark: the log is the copy that survives an executor.
+    """
 
     stream_id: int
     level: StorageLevel
@@ -61,6 +66,7 @@ class BlockHandler:
     timeout_s: float = 30.0
     _skips_left: dict[str, int] = field(default_factory=dict)
     _has_warned: bool = False
+    _copying: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
         self._clients = ClientPool(self.secret, self.timeout_s)
@@ -68,16 +74,17 @@ class BlockHandler:
     def store(self, block_id: str, block: EncodedBlock) -> BlockInfo:
         """Store a block, and return what to report to the driver. May be called again after it failed.
 
-        1. Append it to the write-ahead log, durably.
+        1. Append it to the write-ahead log, durably. A log that takes longer than the time-out raises.
         2. Write it to a file of this host, where tasks look first.
-        3. Send a copy to another executor, if the storage level asks for one.
+        3. Without a log, send a copy to another executor, if the storage level asks for one.
         """
         slice_ = self._log_block(block)  # 1
         fault_point("block.logged")
         path = self.files.put(block_id, block.data, self.level)  # 2
         places = [BlockPlace(self.here.executor_id, self.here.host, path, self.here.server)]
-        if self.level.replication > 1 and self.here.server:
-            places += self._replicate(block_id, block)  # 3
+        if self.log is None and self.level.replication > 1 and self.here.server:
+            with self._copying:
+                places += self._replicate(block_id, block)  # 3
         fault_point("block.stored")
         return BlockInfo(
             self.stream_id,
@@ -139,13 +146,20 @@ class BlockHandler:
 
 
 def open_log(
-    directory: str, stream_name: str, clock: Clock, roll_ms: int, roll_bytes: int = 256 << 20
+    directory: str,
+    stream_name: str,
+    clock: Clock,
+    roll_ms: int,
+    roll_bytes: int = 256 << 20,
+    timeout_s: float | None = None,
 ) -> LogWriter:
-    """Open the write-ahead log of a stream's blocks for a new writer."""
+    """Open the write-ahead log of a stream's blocks for a new writer. It gives up on a write that takes
+    longer than ``timeout_s``."""
     return LogWriter(
         open_storage(directory),
         data_folder(stream_name),
         clock,
         roll_ms=roll_ms,
         roll_bytes=roll_bytes,
+        timeout_s=timeout_s,
     )

@@ -201,7 +201,11 @@ class ReceiverTask:
         log = None
         if self.setup.log_directory is not None:
             log = open_log(
-                self.setup.log_directory, self.stream_name, clock, self.setup.log_roll_ms
+                self.setup.log_directory,
+                self.stream_name,
+                clock,
+                self.setup.log_roll_ms,
+                timeout_s=self.setup.store_timeout_s,
             )
         handler = BlockHandler(
             self.stream_id,

@@ -61,7 +61,7 @@ class Tracker(Protocol):
 
 
 class Handler(Protocol):
-    """Stores blocks."""
+    """Stores blocks, for several threads at once: blocks that are stored at the same time share a write."""
 
     def store(self, block_id: str, block: EncodedBlock) -> BlockInfo: ...
 
@@ -110,7 +110,6 @@ class ReceiverSupervisor:
         self._phase_changed = threading.Condition(threading.RLock())
         # Held during onStart and onStop, which never run at the same time, nor twice in a row.
         self._transition = threading.RLock()
-        self._storing = threading.Lock()
         self._unreported = UnreportedBlocks()
         self._held = HeldBytes(clock, settings.max_held_bytes, tracker.ask_held, stream_id)
         self._is_ending = False
@@ -339,13 +338,12 @@ class ReceiverSupervisor:
             info: BlockInfo | None = None
             for failures in itertools.count(1):
                 try:
-                    with self._storing:
-                        if info is None:
-                            info = self._handler.store(block_id, block)  # 1
-                            self._unreported.stored(number, info)
-                        answer = self._tracker.add_block(  # 2
-                            info, keys, *self._unreported.oldest()
-                        )
+                    if info is None:
+                        info = self._handler.store(block_id, block)  # 1
+                        self._unreported.stored(number, info)
+                    answer = self._tracker.add_block(  # 2
+                        info, keys, *self._unreported.oldest(info)
+                    )
                     fault_point("block.reported")
                     self.update_held(answer.held_bytes, answer.held_version)
                     if answer.repeated:

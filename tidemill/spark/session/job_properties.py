@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 BATCH_TIME = "spark.streaming.internal.batchTime"
 OUTPUT_OP_ID = "spark.streaming.internal.outputOpId"
 _WRITER_UTILS = "org.apache.spark.internal.io.SparkHadoopWriterUtils$"
+CALL_SITE = ("callSite.short", "callSite.long")
 
 
 class InheritedProperties:
@@ -91,13 +92,18 @@ def writing_to_existing_directories(spark_context: SparkContext) -> Iterator[Non
             set_unchecked(before)
 
 
-def describe_query_job(spark_context: SparkContext, run_id: str, description: str) -> None:
+def describe_query_job(
+    spark_context: SparkContext, run_id: str, description: str, started_at: str
+) -> None:
     """Put the jobs that the current thread starts from now on into the group of a query.
 
-    They also carry the query's id as a tag: code of the user's may set another group on this thread.
+    ``started_at`` is the call of the user's program that has started the query: Spark's UI shows it with each
+    job. They also carry the query's id as a tag: code of the user's may set another group on this thread.
     """
     spark_context.setJobGroup(run_id, description, interruptOnCancel=True)
     spark_context.addJobTag(run_id)
+    for form in CALL_SITE:
+        spark_context.setLocalProperty(form, started_at)
 
 
 def cancel_tagged_jobs(spark_context: SparkContext, tag: str) -> None:

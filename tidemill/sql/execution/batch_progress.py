@@ -56,7 +56,7 @@ class BatchProgress(BatchObserver[QueryResult]):
                     # As Spark has it: before the first batch there is no offset.
                     batch.ranges[source.number].start if batch.batch_id else None,
                     batch.ranges[source.number].end,
-                    batch.ranges[source.number].end,
+                    source.source.newest_offset(),
                     result.input_rows[source.number] or 0,
                 )
                 for source in self._sources.sources
@@ -79,7 +79,7 @@ class BatchProgress(BatchObserver[QueryResult]):
                     source.description,
                     offsets[source.number],
                     offsets[source.number],
-                    offsets[source.number],
+                    source.source.newest_offset(),
                 )
                 for source in self._sources.sources
             ],

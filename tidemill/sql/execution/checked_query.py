@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tidemill.common.config import MIN_BATCHES_TO_RETAIN
 from tidemill.spark.compiler.query_compiler import QueryCompiler, QueryOutline
 from tidemill.spark.session.settings import SessionConf
 from tidemill.sql.execution.query_sources import QuerySources
@@ -22,6 +23,7 @@ class CheckedQuery:
                 )
         self.spec = spec
         self.conf = SessionConf(spec.session)
+        self.batches_to_retain = MIN_BATCHES_TO_RETAIN.read(self.conf)
         self.compiler = QueryCompiler(spec.df, spec.mode)
         self.outline: QueryOutline = self.compiler.outline()
         self.sources = self.new_sources(spec.interval_ms)

@@ -66,7 +66,7 @@ class MicroBatchExecution(StreamExecution):
     def _open(self) -> None:
         self._opened = QueryResources(
             self._query,
-            RunIdentity(self.id, self.run_id, self._describe()),
+            RunIdentity(self.id, self.run_id, self._describe(), self._started_at),
             self._reporter,
             self._progress,
             self._bus,

@@ -43,11 +43,14 @@ class QueryResult(BatchResult):
 
 @dataclass(frozen=True)
 class QueryRun:
-    """Who runs a query, and how: the session, the id of the run, what its jobs are called."""
+    """Who runs a query, and how: the session, the id of the run, what its jobs are called, and the call of
+    ``start()``.
+    """
 
     session: SparkSession
     run_id: str
     description: str
+    started_at: str
     mode: str
     partitions: int
     parallelism: int
@@ -155,7 +158,7 @@ class QueryPipeline(Pipeline):
         sc = self._run.session.sparkContext
         context.publish(sc, self._run.run_id)
         description = f"{self._run.description}\nbatch = {batch.batch_id}"
-        describe_query_job(sc, self._run.run_id, description)
+        describe_query_job(sc, self._run.run_id, description, self._run.started_at)
         return ComputedOutput(
             self._run.session,
             executable,

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from tidemill.checkpoint.storage import Storage
 from tidemill.common.clock import Clock
+from tidemill.common.config import Conf
 from tidemill.progress.listener_bus import ListenerBus
 from tidemill.receivers.driver.running_receivers import ReceiverOfStream, RunningReceivers
 from tidemill.receivers.tracked_blocks import TrackedBlocksSource
@@ -26,6 +27,7 @@ class QueryReceivers:
         storage: Storage,
         directory: str,
         sources: QuerySources,
+        conf: Conf,
     ) -> None:
         self._sources = sources
         self._running = RunningReceivers(
@@ -41,6 +43,7 @@ class QueryReceivers:
                 if isinstance(each.source, TrackedBlocksSource)
             },
             directory,
+            conf=conf,
         )
 
     @classmethod
@@ -52,11 +55,12 @@ class QueryReceivers:
         storage: Storage,
         directory: str,
         sources: QuerySources,
+        conf: Conf,
     ) -> QueryReceivers | None:
         """Return the receivers of a query, or None if none of its sources is a receiver."""
         if not any(isinstance(each.source, TrackedBlocksSource) for each in sources.sources):
             return None
-        return cls(spark_context, clock, bus, storage, directory, sources)
+        return cls(spark_context, clock, bus, storage, directory, sources, conf)
 
     def start(self) -> None:
         self._running.start(

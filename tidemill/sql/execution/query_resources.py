@@ -94,7 +94,12 @@ class QueryResources:
     def _open_checkpoint(
         self, run: RunIdentity, on_lost: Callable[[CheckpointError], None]
     ) -> None:
-        self.durable = DurableBatches.open(self._spec.checkpoint, self._spec.clock, run.query_id)
+        self.durable = DurableBatches.open(
+            self._spec.checkpoint,
+            self._spec.clock,
+            run.query_id,
+            self._query.batches_to_retain,
+        )
         self._closers.append(self.durable.close)
         self.query_id = self.durable.log.stream_id(run.query_id)
         self.durable.keep_ownership(on_lost)
@@ -116,6 +121,7 @@ class QueryResources:
             self.durable.storage,
             self._spec.checkpoint,
             self._query.sources,
+            self._query.conf,
         )
         if self.receivers is not None:
             self._closers.append(self.receivers.close)
@@ -160,7 +166,15 @@ class QueryResources:
             timed = {each.operator: forgets(each, spec.mode) for each in plan.operators}
             state = RunningState(self._sc, storage, self.query_id, logged, timed)
         return QueryPipeline(
-            QueryRun(spec.session, run.run_id, run.description, spec.mode, partitions, parallelism),
+            QueryRun(
+                spec.session,
+                run.run_id,
+                run.description,
+                run.started_at,
+                spec.mode,
+                partitions,
+                parallelism,
+            ),
             plans,
             self._query.sources,
             OperatorStates(state, plan.operators, spec.mode, steps.reports),

@@ -41,8 +41,11 @@ class QuerySpec:
 
 @dataclass(frozen=True)
 class RunIdentity:
-    """Which run of which query: the proposed id of the query, the id of the run, what its jobs are called."""
+    """Which run of which query: the proposed id of the query, the id of the run, what its jobs are called,
+    and the call of ``start()`` in the user's program.
+    """
 
     query_id: str
     run_id: str
     description: str
+    started_at: str

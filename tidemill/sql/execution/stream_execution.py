@@ -16,6 +16,7 @@ from pyspark.sql.streaming.listener import StreamingQueryProgress
 
 from tidemill.common.clock import Clock
 from tidemill.errors import IllegalStateError, StopTimeoutError
+from tidemill.spark.session.creation_site import creation_site
 from tidemill.spark.session.job_properties import (
     cancel_jobs,
     cancel_tagged_jobs,
@@ -123,6 +124,7 @@ class StreamExecution(ABC):
 
     def start(self) -> None:
         """Start the query's thread. Raise the error that keeps the query from running."""
+        self._started_at = str(creation_site())
         self._thread = InheritableThread(
             target=self._run, name=f"tidemill-query-{self._name or self._run_id}", daemon=True
         )
@@ -136,11 +138,12 @@ class StreamExecution(ABC):
             raise self._error
 
     _has_run = False
+    _started_at = ""
 
     def _run(self) -> None:
         try:
             try:
-                describe_query_job(self._sc, self._run_id, self._describe())
+                describe_query_job(self._sc, self._run_id, self._describe(), self._started_at)
                 self._open()
                 with self._changed:
                     if self._state is QueryState.INITIALIZING:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from tidemill.batches.batch import AdmissionLimit, Batch
     from tidemill.batches.source import RecordSource
-    from tidemill.streaming.graph.creation_site import CreationSite
+    from tidemill.spark.session.creation_site import CreationSite
     from tidemill.streaming.graph.node import DStreamNode
     from tidemill.streaming.graph.state import StatefulNode
     from tidemill.streaming.scheduling.job import Job

@@ -11,7 +11,7 @@ from pyspark import StorageLevel
 from tidemill.errors import ProgramError
 from tidemill.spark.rdds.batch_parallelism import batch_parallelism
 from tidemill.spark.rdds.rdd_checkpoint import delete_checkpoint
-from tidemill.streaming.graph.creation_site import CreationSite, creation_site
+from tidemill.spark.session.creation_site import CreationSite, creation_site
 
 if TYPE_CHECKING:
     from pyspark import RDD

@@ -143,7 +143,9 @@ class ReducedWindowNode(DStreamNode):
     def clear_metadata(self, time_ms: int) -> None:
         super().clear_metadata(time_ms)
         for at_ms in [at_ms for at_ms in self._states if at_ms <= time_ms - self.remember_ms]:
-            self._states.pop(at_ms).unpersist()
+            state = self._states.pop(at_ms)
+            if self.graph.unpersist:
+                state.unpersist()
 
     def _blocks_in(self, after_ms: int, until_ms: int) -> list[RDD[Any]]:
         return self._blocks.slice(after_ms + 1, until_ms)

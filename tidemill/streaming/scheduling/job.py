@@ -9,7 +9,7 @@ from typing import Any
 from tidemill.batches.batch import Batch
 from tidemill.errors import BatchError
 from tidemill.progress.batch_info import BatchInfo, OutputOperationInfo, StreamInputInfo
-from tidemill.streaming.graph.creation_site import CreationSite
+from tidemill.spark.session.creation_site import CreationSite
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,7 @@ class StreamReceivers(RunningReceivers):
                 if isinstance(node.source, ReceiverSource)
             },
             graph.checkpoint_directory,
+            keeps_files=not graph.unpersist,
         )
 
 
