@@ -14,13 +14,17 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from tests.receivers.executor.receiver_world import SOON_S, FakeDriver, Supervised
 from tests.waiting import wait_for
 from tidemill.errors import OptionError
 from tidemill.receivers import HttpReceiver
+from tidemill.receivers.blocks.read_back import ReadBack, read_back_records
+from tidemill.receivers.blocks.rows import ReadBackRows, rows_of_block
 from tidemill.receivers.connectors.http import receiver as http_receiver
 from tidemill.receivers.connectors.http import requests as http_requests
+from tidemill.receivers.table_source import TEXT as TEXT_COLUMN
 
 TEXT = {"Content-Type": "text/plain"}
 JSON = {"Content-Type": "application/json"}
@@ -30,10 +34,16 @@ class World:
     """A running HTTP receiver, its driver, and a client."""
 
     def __init__(
-        self, driver: FakeDriver | None = None, max_failures: int = 3, **options: Any
+        self,
+        driver: FakeDriver | None = None,
+        max_failures: int = 3,
+        read_back: ReadBack = read_back_records,
+        **options: Any,
     ) -> None:
         self.receiver = HttpReceiver(**{"gather_ms": 1, **options})
-        self.running = Supervised(self.receiver, driver, max_failures=max_failures)
+        self.running = Supervised(
+            self.receiver, driver, max_failures=max_failures, read_back=read_back
+        )
         self.driver = self.running.__enter__()
         assert self.receiver.address is not None
         self.address = urlsplit(self.receiver.address)
@@ -135,6 +145,30 @@ def test_a_body_becomes_records(
     assert world.driver.safe == records
 
 
+@pytest.mark.parametrize(
+    ("content_type", "body", "texts"),
+    [
+        ("application/json", '[12345678901234567.89, 1e400, {"a":  1.10}]',
+         ["12345678901234567.89", "1e400", '{"a":  1.10}']),
+        ("application/json", ' {"value": 7}\n', ['{"value": 7}']),
+        ("application/json", '[{"value": {"a": [null, true]}}, "\u00fc", "\\ud83d\\ude00", []]',
+         ['{"value": {"a": [null, true]}}', '"\u00fc"', '"\\ud83d\\ude00"', "[]"]),
+        ("application/json", '{"a": 1, "a": 2}', ['{"a": 1, "a": 2}']),
+        ("application/x-ndjson", '{"value": 1.50}\r\n -0.0 \n', ['{"value": 1.50}', "-0.0"]),
+    ],
+)  # fmt: skip
+def test_a_query_gets_json_as_it_was_posted(
+    new_world: Callable[..., World], content_type: str, body: str, texts: list[str]
+) -> None:
+    world = new_world(format="json", read_back=ReadBackRows(TEXT_COLUMN))
+    status, _ = world.request(body=body.encode(), headers={"Content-Type": content_type})
+    assert status == 200
+    (block,) = world.driver.encoded
+    (batch,) = rows_of_block(block.data, TEXT_COLUMN)
+    assert batch.column(0).to_pylist() == texts
+    assert world.driver.safe == [json.loads(text) for text in texts]
+
+
 def test_a_chunked_body_is_read_and_so_is_the_next_request_on_the_same_connection(
     world: World,
 ) -> None:
@@ -232,6 +266,15 @@ def test_blocks_are_not_made_more_often_than_they_should(new_world: Callable[...
         ("json", "POST", "/", JSON, b"\xff\xfe[\x00]\x00", 400, "not UTF-8"),
         ("json", "POST", "/", {"Content-Type": "application/x-ndjson"}, b"1\n2\n}", 400, "line 3"),
         ("json", "POST", "/", TEXT, b"x", 415, "application/json"),
+        ("json", "POST", "/", JSON, b'["a", {"b": "\\ud800"}]', 400, "record 2 has half of a surrogate"),
+        ("json", "POST", "/", JSON, b'{"\\uDFff": 1}', 400, "half of a surrogate"),
+        ("json", "POST", "/", JSON, b"[" * 202 + b"]" * 202, 400, "nested too deeply"),
+        ("json", "POST", "/", JSON, b'{"a": 1} 2', 400, "more follows at character 9"),
+        ("json", "POST", "/", JSON, b"[1, 2] 3", 400, "more follows"),
+        ("json", "POST", "/", JSON, b"[1 2]", 400, "no ',' or ']' at character 3"),
+        ("json", "POST", "/", JSON, b"[1,]", 400, "not JSON"),
+        ("json", "POST", "/", JSON, b"[1", 400, "not JSON"),
+        ("json", "POST", "/", {"Content-Type": "application/x-ndjson"}, b"1\n2 3", 400, "line 2"),
     ],
 )  # fmt: skip
 def test_an_error_is_answered_and_nothing_is_stored(
@@ -374,6 +417,36 @@ def test_more_bodies_than_it_may_hold_are_answered_503(new_world: Callable[..., 
     world.driver.let_go()
     assert [answer.result(SOON_S)[0] for answer in answers] == [200] * 4
     assert world.post(b"x" * 900)[0] == 200
+
+
+def test_a_request_that_can_never_be_stored_is_refused_alone(
+    new_world: Callable[..., World],
+) -> None:
+    """Its neighbours in the block are stored, and answered 200."""
+    pairs = StructType([StructField("id", LongType()), StructField("name", StringType())])
+    world = new_world(format="json", read_back=ReadBackRows(pairs))
+    world.driver.hold_back()
+    busy = world.post_later(b'{"id": 0, "name": "busy"}')
+    wait_for(lambda: world.driver.offered, "the block", SOON_S)
+    bodies = [
+        b'[{"id": 1, "name": "a"}]',
+        b'[{"id": 2, "name": "b"}, {"id": "no number"}]',
+        b"[[3, null]]",
+    ]
+    answers = [world.post_later(body, Idempotency_Key=f"k{at}") for at, body in enumerate(bodies)]
+    intake = world.receiver._intake
+    assert intake is not None
+    wait_for(lambda: len(intake._queue) == 3, "the requests", SOON_S)
+    world.driver.let_go()
+    assert busy.result(SOON_S)[0] == 200
+    (first, _), (second, refusal), (third, _) = [answer.result(SOON_S) for answer in answers]
+    assert (first, second, third) == (200, 400, 200)
+    assert "cannot be read back" in refusal["error"]
+    assert "no number" in refusal["error"]
+    assert sorted(map(str, world.driver.safe)) == [
+        "[3, None]", "{'id': 0, 'name': 'busy'}", "{'id': 1, 'name': 'a'}",
+    ]  # fmt: skip
+    assert world.post(b'{"id": 2, "name": "b"}', Idempotency_Key="k1")[0] == 200
 
 
 # -- keys --------------------------------------------------------------------------------------

@@ -199,7 +199,8 @@ class RunningReceivers:
 def _receiver_input(stream_id: int, receiver: ReceiverOfStream) -> ReceiverInput:
     """Return what the tracker needs of a receiver. Raises if it cannot be pickled."""
     pickled = pickle_receiver(receiver.source.receiver, receiver.where)
-    return ReceiverInput(stream_id, receiver.name, receiver.source.receiver, pickled)
+    source = receiver.source
+    return ReceiverInput(stream_id, receiver.name, source.receiver, pickled, source.read_back())
 
 
 def _executor_setup(conf: Any, directory: str | None, is_local: bool) -> ExecutorSetup:

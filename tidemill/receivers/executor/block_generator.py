@@ -14,13 +14,9 @@ from typing import Any
 from tidemill.common.clock import Clock
 from tidemill.common.lines import count_lines
 from tidemill.common.recurring_timer import RecurringTimer
-from tidemill.errors import IllegalStateError
-from tidemill.receivers.blocks.format import (
-    EncodedBlock,
-    can_be_stored,
-    encode_lines,
-    encode_records,
-)
+from tidemill.errors import IllegalStateError, SourceError
+from tidemill.receivers.blocks.format import EncodedBlock, encode_lines, encode_records
+from tidemill.receivers.blocks.read_back import ReadBack, read_back_records, require_readable
 from tidemill.receivers.executor.rate_limiter import RateLimiter
 
 MAX_BLOCK_BYTES = 8 << 20
@@ -52,19 +48,26 @@ class PendingBlock:
     bytes: int = 0
     on_safe: dict[int, OnSafe] = field(default_factory=dict)
 
-    def encode(self) -> EncodedBlock:
+    def encode(self, read_back: ReadBack = read_back_records) -> EncodedBlock:
+        """Return the block; raise ``SourceError`` if its records cannot be written, or read back."""
         if self.of_lines:
-            return encode_lines(self.items, self.records)
-        return encode_records(self.items)
+            return require_readable(encode_lines(self.items, self.records), read_back)
+        return require_readable(encode_records(self.items), read_back, self.items)
 
-    def drop_unstorable(self) -> int:
+    def drop_unstorable(self, read_back: ReadBack = read_back_records) -> int:
         """Drop the records that cannot be stored, keep the others, and return how many were dropped."""
-        kept = [at for at, item in enumerate(self.items) if can_be_stored(item)]
-        dropped = len(self.items) - len(kept)
+        sizes = [count_lines(item) if self.of_lines else 1 for item in self.items]
+        kept = []
+        for at, item in enumerate(self.items):
+            try:
+                PendingBlock(self.of_lines, [item], sizes[at]).encode(read_back)
+                kept.append(at)
+            except SourceError:
+                pass
         self.items = [self.items[at] for at in kept]
         self.on_safe = {new: self.on_safe[at] for new, at in enumerate(kept) if at in self.on_safe}
-        self.records = len(self.items)
-        return dropped
+        self.records = sum(sizes[at] for at in kept)
+        return sum(sizes) - self.records
 
 
 class BlockGenerator:

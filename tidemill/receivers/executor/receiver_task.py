@@ -20,6 +20,7 @@ from tidemill.common.rpc.signing import Endpoint
 from tidemill.errors import RpcTimeoutError, RpcUnavailableError
 from tidemill.receivers.blocks.block import BlockInfo, BlockPlace
 from tidemill.receivers.blocks.files import BlockFiles, BlockFolders, block_folders
+from tidemill.receivers.blocks.read_back import ReadBack, read_back_records
 from tidemill.receivers.executor.block_handler import BlockHandler, Replica, open_log
 from tidemill.receivers.executor.rate_limiter import RateLimiter
 from tidemill.receivers.executor.supervisor import ReceiverSupervisor, SupervisorSettings
@@ -178,6 +179,7 @@ class ReceiverTask:
     stream_id: int
     stream_name: str
     attempt: int
+    read_back: ReadBack = read_back_records
 
     def __call__(self, receivers: Iterable[bytes]) -> Iterator[str]:
         for pickled in receivers:
@@ -221,6 +223,7 @@ class ReceiverTask:
             limiter,
             clock,
             self.setup.supervisor,
+            self.read_back,
         )
         calls = _ReceiverCalls(supervisor, files)
         host = place.host if place.server else LOOPBACK

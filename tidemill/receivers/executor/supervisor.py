@@ -17,6 +17,7 @@ from tidemill.common.fault_points import fault_point
 from tidemill.errors import IllegalStateError, ReceiverError, SourceError
 from tidemill.receivers.blocks.block import BlockInfo
 from tidemill.receivers.blocks.format import EncodedBlock, encode_batches, encode_records
+from tidemill.receivers.blocks.read_back import ReadBack, read_back_records, require_readable
 from tidemill.receivers.executor.block_generator import (
     BlockGenerator,
     GeneratorState,
@@ -80,7 +81,8 @@ class SupervisorSettings:
 class ReceiverSupervisor:
     """Starts, restarts and stops a receiver, and makes its blocks safe.
 
-    A block becomes safe in these steps, each of which may be repeated:
+    A block that the stream could not read is refused first (:mod:`tidemill.receivers.blocks.read_back`).
+    Then it becomes safe in these steps, each of which may be repeated:
 
     1. store the block (:class:`tidemill.receivers.executor.block_handler.BlockHandler`);
     2. report it to the driver, which adds it (``AddBlock``);
@@ -97,6 +99,7 @@ class ReceiverSupervisor:
         limiter: RateLimiter,
         clock: Clock,
         settings: SupervisorSettings,
+        read_back: ReadBack = read_back_records,
     ) -> None:
         self.stream_id = stream_id
         self._receiver = receiver
@@ -106,6 +109,7 @@ class ReceiverSupervisor:
         self._limiter = limiter
         self._clock = clock
         self._settings = settings
+        self._read_back = read_back
         self._phase = ReceiverPhase.STOPPED
         self._phase_changed = threading.Condition(threading.RLock())
         # Held during onStart and onStop, which never run at the same time, nor twice in a row.
@@ -251,13 +255,13 @@ class ReceiverSupervisor:
 
     def store(self, data: Any) -> None:
         if isinstance(data, (bytes, bytearray, memoryview)):
-            self._store_block(encode_records([bytes(data)]))
+            self._store_block(self.encode([bytes(data)]))
         elif isinstance(data, pa.RecordBatch):
-            self._store_block(encode_batches([data]))
+            self._store_block(require_readable(encode_batches([data]), self._read_back))
         elif isinstance(data, pa.Table):
-            self._store_block(encode_batches(data.to_batches()))
+            self._store_block(require_readable(encode_batches(data.to_batches()), self._read_back))
         elif isinstance(data, (list, Iterator)):
-            self._store_block(encode_records(list(data)))
+            self._store_block(self.encode(list(data)))
         else:
             self.store_record(data, None)
 
@@ -275,7 +279,11 @@ class ReceiverSupervisor:
 
         Return those that were; then nothing is stored, and the others are to be stored again.
         """
-        return self._store_block(encode_records(records), keys)
+        return self._store_block(self.encode(records), keys)
+
+    def encode(self, records: list[Any]) -> EncodedBlock:
+        """Return records as a block; raise ``SourceError`` if they cannot be written, or read back."""
+        return require_readable(encode_records(records), self._read_back, records)
 
     def _store_block(
         self, block: EncodedBlock, keys: Sequence[RequestKey] = ()
@@ -318,11 +326,11 @@ class ReceiverSupervisor:
 
     def _encode(self, pending: PendingBlock) -> EncodedBlock:
         try:
-            return pending.encode()
+            return pending.encode(self._read_back)
         except SourceError as error:
-            dropped = pending.drop_unstorable()
+            dropped = pending.drop_unstorable(self._read_back)
             self.report_error(f"{dropped} records are lost, because they cannot be stored", error)
-            return pending.encode()
+            return pending.encode(self._read_back)
 
     def _make_safe(
         self,

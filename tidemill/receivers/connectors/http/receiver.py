@@ -151,6 +151,7 @@ class HttpReceiver(Receiver):
         clock = SystemClock()
         intake = Intake(
             self._running_supervisor().store_requests,
+            self._running_supervisor().encode,
             self.reportError,
             clock,
             gather_ms=self._gather_ms,

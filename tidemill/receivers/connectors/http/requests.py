@@ -308,6 +308,10 @@ class HttpRequests(BaseHTTPRequestHandler):
                 return {**answer, "repeated": True} if is_repeated else answer
             case Progress.KEY_REUSED:
                 raise _key_reused()
+            case Progress.REFUSED:
+                raise RefusedError(
+                    HTTPStatus.BAD_REQUEST, f"{submission.refusal}; nothing is stored"
+                )
             case Progress.NOT_STORED:
                 raise (
                     _stopping()
