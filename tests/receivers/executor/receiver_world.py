@@ -15,7 +15,8 @@ from tidemill.receivers.blocks.block import BlockInfo
 from tidemill.receivers.blocks.format import EncodedBlock, decode
 from tidemill.receivers.blocks.read_back import ReadBack, read_back_records
 from tidemill.receivers.executor.rate_limiter import RateLimiter
-from tidemill.receivers.executor.supervisor import ReceiverSupervisor, SupervisorSettings
+from tidemill.receivers.executor.supervision import SupervisorSettings
+from tidemill.receivers.executor.supervisor import ReceiverSupervisor
 from tidemill.receivers.messages import BlockAdded, UpdateHeldBytes
 from tidemill.receivers.receiver import Receiver
 from tidemill.receivers.request_keys import KeyMemory, RequestKey

@@ -22,6 +22,7 @@ from tidemill.common.config import (
     RECEIVER_MAX_RATE,
     RECEIVER_MEMORY,
     RECEIVER_RESTART_DELAY_MS,
+    RECEIVER_STOP_TIMEOUT_MS,
     RECEIVER_WAL_ENABLE,
     RECEIVER_WAL_MAX_FAILURES,
     RECEIVER_WAL_ROLLING_INTERVAL_S,
@@ -44,7 +45,7 @@ from tidemill.receivers.driver.receiver_jobs import ReceiverJobs
 from tidemill.receivers.driver.receiver_pickle import pickle_receiver
 from tidemill.receivers.driver.tracker import ReceiverInput, ReceiverTracker
 from tidemill.receivers.executor.receiver_task import LOOPBACK, ExecutorSetup
-from tidemill.receivers.executor.supervisor import SupervisorSettings
+from tidemill.receivers.executor.supervision import SupervisorSettings
 from tidemill.receivers.messages import FROM_EXECUTORS
 from tidemill.receivers.tracked_blocks import TrackedBlocksSource
 from tidemill.spark.session.executors import SparkExecutors, task_slots
@@ -221,6 +222,7 @@ def _executor_setup(conf: Any, directory: str | None, is_local: bool) -> Executo
             RECEIVER_RESTART_DELAY_MS.read(conf),
             RECEIVER_WAL_MAX_FAILURES.read(conf),
             RECEIVER_MAX_HELD.read(conf),
+            RECEIVER_STOP_TIMEOUT_MS.read(conf),
         ),
         folders=_driver_folders(memory_bytes) if is_local else None,
     )
