@@ -298,16 +298,19 @@ def test_an_error_is_answered_and_nothing_is_stored(
     ("head", "status"),
     [
         (b"POST / HTTP/1.1\r\nHost: x\r\n\r\n", b"411"),
-        (b"POST / HTTP/1.1\r\nContent-Length: -1\r\n\r\n", b"400"),
-        (b"POST / HTTP/1.1\r\nContent-Length: 1_0\r\n\r\n0123456789", b"400"),
-        (b"POST / HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab", b"400"),
-        (b"POST / HTTP/1.1\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", b"400"),
-        (b"POST / HTTP/1.1\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n", b"501"),
-        (b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", b"400"),
-        (b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nab\r\n0\r\n\r\n", b"400"),
-        (b"POST / HTTP/1.1\r\nContent-Length: 99999999999999\r\n\r\n", b"413"),
-        (b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nffffffffff\r\n", b"413"),
-        (b"BREW / HTTP/1.1\r\n\r\n", b"501"),
+        (b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n", b"400"),
+        (b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1_0\r\n\r\n0123456789", b"400"),
+        (b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab", b"400"),
+        (b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+         b"400"),
+        (b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n", b"501"),
+        (b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", b"400"),
+        (b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nab\r\n0\r\n\r\n", b"400"),
+        (b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999999\r\n\r\n", b"413"),
+        (b"BREW / HTTP/1.1\r\nHost: x\r\n\r\n", b"405"),
+        (b"POST / HTTP/1.1\r\nContent-Length: 1\r\n\r\na", b"400"),  # no Host
+        (b"POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\n\r\n", b"400"),
+        (b"GET /health HTTP/1.1\r\nHost: x\r\nX-Long: " + b"x" * 70_000, b"431"),
         (b"complete nonsense\r\n\r\n", b"400"),
     ],
 )  # fmt: skip
@@ -324,8 +327,61 @@ def test_a_request_that_is_not_well_formed_is_refused(
     assert world.post(b"good")[0] == 200
 
 
+SMUGGLED = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 8\r\n\r\nsmuggled"
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"Content-Length: 0\r\nContent-Length: %d",
+        b"Content-Length: %d\r\nContent-Length: 0",
+        b"Content-Length: 0, %d",
+        b"Content-Length : %d",
+        b"Content-Length\t: %d",
+        b" Content-Length: %d",
+        b"Content-Length: +%d",
+        b"Content-Length: 0x%x",
+        b"Content-Length: 00000000000000000000000000%d",
+        b"Content-Length: %d\0",
+        b"X-Bad\r\nContent-Length: %d",
+        b": empty\r\nContent-Length: %d",
+        b"X Bad: 1\r\nContent-Length: %d",
+        b"X-Bad\x00: 1\r\nContent-Length: %d",
+        b"X-Bad: 1\rContent-Length: %d",
+        b"Transfer-Encoding: chunked\r\nContent-Length: %d",
+        b"Content-Length: %d\r\nTransfer-Encoding: chunked",
+        b"Transfer-Encoding : chunked\r\nContent-Length: %d",
+        b"Transfer-Encoding: identity\r\nContent-Length: %d",
+        b"Transfer-Encoding: xchunked\r\nContent-Length: %d",
+        b"Transfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\nContent-Length: %d",
+        b"Transfer-Encoding: chunked, chunked\r\nContent-Length: %d",
+    ],
+)
+def test_the_body_of_a_malformed_request_is_never_read_as_a_request(
+    world: World, head: bytes
+) -> None:
+    """A proxy in front may have read it as a body, and let it pass."""
+    fields = head % len(SMUGGLED) if b"%" in head else head
+    with world.raw() as connection:
+        connection.sendall(b"POST / HTTP/1.1\r\nHost: x\r\n" + fields + b"\r\n\r\n" + SMUGGLED)
+        answer = read_all(connection)  # the server closes
+    assert answer.split(b" ")[1] in (b"400", b"501")
+    assert answer.count(b"HTTP/1.1 ") == 1
+    assert b"connection: close" in answer.lower()
+    assert world.driver.offered == []
+    assert world.post(b"good")[0] == 200
+
+
+def test_requests_that_come_in_one_piece_are_answered_one_after_the_other(world: World) -> None:
+    one = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\n%d"
+    last = b"POST / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 1\r\n\r\n3"
+    answer = world.send_raw(one % 1 + one % 2 + last)
+    assert answer.count(b"HTTP/1.1 200 ") == 3
+    assert world.driver.safe == ["1", "2", "3"]
+
+
 def test_a_body_is_asked_for_only_if_it_will_be_taken(world: World) -> None:
-    head = b"POST / HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n"
+    head = b"POST / HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n"
     assert world.send_raw(head % (9 << 20)).startswith(b"HTTP/1.1 413 ")
     with world.raw() as connection:
         connection.sendall(head % 3)
@@ -550,7 +606,7 @@ def test_connections_without_a_request_give_way(new_world: Callable[..., World])
     with ExitStack() as stack:
         slow = [stack.enter_context(world.raw()) for _ in range(4)]
         for connection in slow:
-            connection.sendall(b"POST / HTTP/1.1\r\nContent-Le")
+            connection.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Le")
         for _ in range(3):
             assert world.post(b"x")[0] == 200
         assert slow[0].recv(100) == b""  # the oldest goes first
@@ -590,8 +646,8 @@ def test_a_head_or_body_that_dribbles_in_is_given_up(
             pass
 
     for start, expected in (
-        (b"POST / HTTP/1.1\r\nX-Long: ", b""),
-        (b"POST / HTTP/1.1\r\nContent-Length: 100000\r\n\r\n", b"HTTP/1.1 408 "),
+        (b"POST / HTTP/1.1\r\nHost: x\r\nX-Long: ", b""),
+        (b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n", b"HTTP/1.1 408 "),
     ):
         answered = threading.Event()
         with world.raw() as connection:
@@ -615,7 +671,7 @@ def test_a_body_that_ends_early_is_not_stored(world: World) -> None:
         b"Transfer-Encoding: chunked\r\n\r\n4\r\none\n",
     ):
         with world.raw() as connection:
-            connection.sendall(b"POST / HTTP/1.1\r\n" + head)
+            connection.sendall(b"POST / HTTP/1.1\r\nHost: x\r\n" + head)
             connection.shutdown(socket.SHUT_WR)
             assert read_all(connection) == b""
     assert world.post(b"y")[0] == 200
@@ -634,7 +690,7 @@ def test_a_stop_answers_what_is_being_stored_and_gives_back_the_rest(world: Worl
     assert intake is not None
     wait_for(lambda: intake._queue, "the second request", SOON_S)
     with world.raw() as half_sent, world.raw() as idle:
-        half_sent.sendall(b"POST / HTTP/1.1\r\nContent-Length: 4\r\n\r\n5\n")
+        half_sent.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\n5\n")
         server = world.receiver._server
         assert server is not None
         wait_for(lambda: len(server._open) - len(server._idle) == 3, "its head", SOON_S)
