@@ -38,7 +38,10 @@ class FileSecret:
 
 @dataclass(frozen=True)
 class EnvironmentSecret:
-    """A secret in an environment variable of the executor (``spark.executorEnv.NAME`` sets one)."""
+    """A secret in an environment variable of the driver, or else of the executor.
+
+    The driver reads its variable at every start of the stream, and sends the secret to the executor.
+    """
 
     name: str
 
@@ -46,8 +49,8 @@ class EnvironmentSecret:
         value = os.environ.get(self.name)
         if not value:
             raise OptionError(
-                f"the environment variable {self.name}, which should have a secret, is not set on this "
-                f"executor: set it before Spark starts, or as spark.executorEnv.{self.name}",
+                f"the environment variable {self.name}, which should have a secret, is set neither on the "
+                "driver nor on this executor",
                 self.name,
             )
         return value

@@ -10,6 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
+from pickle import PicklingError
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -19,12 +20,14 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from tests.receivers.executor.receiver_world import SOON_S, FakeDriver, Supervised
 from tests.waiting import wait_for
 from tidemill.errors import OptionError
-from tidemill.receivers import HttpReceiver
+from tidemill.receivers import EnvironmentSecret, FileSecret, HttpReceiver, MqttReceiver
 from tidemill.receivers.blocks.read_back import ReadBack, read_back_records
 from tidemill.receivers.blocks.rows import ReadBackRows, rows_of_block
 from tidemill.receivers.connectors.http import receiver as http_receiver
 from tidemill.receivers.connectors.http import requests as http_requests
+from tidemill.receivers.driver.receiver_pickle import pickle_receiver
 from tidemill.receivers.table_source import TEXT as TEXT_COLUMN
+from tidemill.streaming.program.program_pickler import pickle_program
 
 TEXT = {"Content-Type": "text/plain"}
 JSON = {"Content-Type": "application/json"}
@@ -420,6 +423,25 @@ def test_a_token_is_asked_for(
     assert server is not None
     for text in (caplog.text, repr(world.receiver), repr(server.settings), *world.driver.errors):
         assert "s3cret" not in text
+
+
+def test_a_program_names_its_token_and_an_executor_gets_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("EVENTS_TOKEN", "s3cret")
+    (tmp_path / "token").write_text("s3cret\n")
+    for token in (EnvironmentSecret("EVENTS_TOKEN"), FileSecret(str(tmp_path / "token"))):
+        program = pickle_program(HttpReceiver(token=token))
+        assert b"s3cret" not in program
+        again: HttpReceiver = pickle.loads(program)  # noqa: S301
+        sent: HttpReceiver = pickle.loads(pickle_receiver(again, "app.py:1"))  # noqa: S301
+        monkeypatch.delenv("EVENTS_TOKEN", raising=False)  # the executor does not have it
+        assert sent._token is not None
+        assert sent._token() == "s3cret"
+    with pytest.raises(PicklingError):
+        pickle_program(HttpReceiver(token="s3cret"))
+    with pytest.raises(PicklingError):
+        pickle_program(MqttReceiver("b", topics="a", client_id="c", username="u", password="p"))
 
 
 def test_health_is_answered_while_it_receives(world: World) -> None:
