@@ -27,6 +27,8 @@ SURFACE = {
         "StreamingQueryManager",
     ],
     "tidemill.receivers": [
+        "EnvironmentSecret",
+        "FileSecret",
         "HttpReceiver",
         "MqttReceiver",
         "MqttTls",

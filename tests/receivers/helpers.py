@@ -11,8 +11,10 @@ from tidemill.checkpoint.log_records import LogSlice
 from tidemill.common.clock import ManualClock, never
 from tidemill.receivers.blocks.block import BlockInfo
 from tidemill.receivers.blocks.format import EncodedBlock, decode
+from tidemill.receivers.blocks.read_back import read_back_records
 from tidemill.receivers.executor.rate_limiter import RateLimiter
-from tidemill.receivers.executor.supervisor import ReceiverSupervisor, SupervisorSettings
+from tidemill.receivers.executor.supervision import SupervisorSettings
+from tidemill.receivers.executor.supervisor import ReceiverSupervisor
 from tidemill.receivers.messages import BlockAdded, UpdateHeldBytes
 from tidemill.receivers.receiver import Receiver
 from tidemill.receivers.request_keys import RequestKey
@@ -196,6 +198,7 @@ class World:
         self.handler = FakeHandler()
         self.limiter = RateLimiter(self.clock, settings.pop("max_rate", None))
         self.receiver = receiver
+        read_back = settings.pop("read_back", read_back_records)
         self.supervisor = ReceiverSupervisor(
             receiver,
             7,
@@ -205,6 +208,7 @@ class World:
             self.limiter,
             self.clock,
             SupervisorSettings(**settings),
+            read_back,
         )
 
     def taken_over(self) -> list[list[Any]]:

@@ -35,6 +35,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 import struct
 import uuid
 import zlib
@@ -121,8 +122,9 @@ def write_sidecar(path: str, sums: bytes) -> None:
     target = sidecar(path)
     staged = f"{target}.{uuid.uuid4().hex[:8]}.tmp"
     try:
-        handle = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        handle = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         try:
+            os.fchmod(handle, stat.S_IMODE(os.stat(path).st_mode))  # who may read one may read both
             if os.write(handle, sums) < len(
                 sums
             ):  # a full disk takes a part of it without an error

@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from typing import BinaryIO, cast
 
 from tidemill.checkpoint.checksums import forget_sidecar, read_checked, sidecar, write_sidecar
+from tidemill.checkpoint.permissions import Permissions, permissions_in
 from tidemill.checkpoint.storage import Appender, Storage, is_unfinished
 from tidemill.common.durable_folders import make_folder, sync
 from tidemill.common.fault_points import fault_point
@@ -47,6 +48,14 @@ class LocalStorage(Storage):
     def _path(self, path: str) -> str:
         return os.path.join(self._root, *path.split("/")) if path else self._root
 
+    def _make_folder(self, folder: str) -> Permissions:
+        """Create a folder of the directory durably, and return the permissions of the files in it."""
+        permissions = permissions_in(self._root)
+        if not os.path.isdir(folder):
+            make_folder(os.path.dirname(self._root))  # what is above is not ours to close
+            make_folder(folder, permissions.folder, is_forced=permissions.is_shared)
+        return permissions
+
     def open_read(self, path: str) -> BinaryIO:
         return open(self._path(path), "rb")
 
@@ -57,10 +66,10 @@ class LocalStorage(Storage):
     def open_write(self, path: str, sums: bytes | None = None) -> Iterator[BinaryIO]:
         target = self._path(path)
         folder, name = os.path.split(target)
-        make_folder(folder)
+        permissions = self._make_folder(folder)
         temporary = os.path.join(folder, f".{name}.{uuid.uuid4().hex[:8]}.tmp")
         try:
-            with _StagedFile(temporary) as file:
+            with _StagedFile(temporary, permissions) as file:
                 yield cast(BinaryIO, file)
                 fault_point("storage.write")
                 file.settle()
@@ -81,8 +90,9 @@ class LocalStorage(Storage):
     def open_append(self, path: str, head: bytes = b"") -> Appender:
         target = self._path(path)
         folder = os.path.dirname(target)
-        make_folder(folder)
-        handle = os.open(target, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o666)
+        permissions = self._make_folder(folder)
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL
+        handle = permissions.opener(target, flags)
         try:
             _write_all(handle, [head])
             os.fsync(handle)
@@ -130,8 +140,12 @@ class LocalStorage(Storage):
     def lock(self, name: str, patience_s: float | None = None) -> Iterator[None]:
         # The kernel releases the lock when its holder dies, for whatever reason.
         folder, base = os.path.split(self._path(name))
-        make_folder(folder)
-        handle = os.open(os.path.join(folder, f".{base}"), os.O_RDWR | os.O_CREAT, 0o600)
+        permissions = self._make_folder(folder)
+        file = os.path.join(folder, f".{base}")
+        is_new = not os.path.exists(file)
+        handle = os.open(file, os.O_RDWR | os.O_CREAT, permissions.file)
+        if is_new:
+            permissions.apply(handle)
         try:
             _lock(handle, patience_s)
             yield
@@ -142,8 +156,8 @@ class LocalStorage(Storage):
 class _StagedFile(io.BufferedWriter):
     """A file under its hidden name, which is synced once: a second sync would flush the whole disk again."""
 
-    def __init__(self, path: str) -> None:
-        super().__init__(io.FileIO(path, "xb"))
+    def __init__(self, path: str, permissions: Permissions) -> None:
+        super().__init__(io.FileIO(path, "xb", opener=permissions.opener))
         self._synced_bytes = -1
 
     def settle(self) -> None:

@@ -26,17 +26,24 @@ The head has this form in every version. It is durable before the first record i
 leaves a damaged head with records behind it.
 
 A crash leaves whole records and then, at most, a part of one more, or zeros where the file had already
-grown: a torn tail. Anything else is damage. To tell one from the other: WHEN the record at an offset
-cannot be read, IF any whole record begins after that offset, the bytes in between were once complete and
-are damaged; ELSE they are a torn tail. The search for that record begins at the very next byte, because the
-damaged length cannot be trusted. The checksum of a record's header covers the salt and the offset
-because payloads may hold anything, even pieces of this log: they never look like records of this segment
-at that place.
+grown: a torn tail. It was never acknowledged, and is skipped. Anything else is damage, and is refused. To
+tell one from the other, WHEN the record at an offset cannot be read:
+
+1. IF any whole record begins after that offset, the bytes in between were once complete: damage. The search
+   begins at the very next byte, because the damaged length cannot be trusted.
+2. ELSE IF the file ends within the header, or, by a right header, within the payload: a torn tail.
+3. ELSE IF a sector of the record (512 bytes of the file, or what the record has of them) is all zeros: a torn
+   tail. Disks write whole sectors, in any order.
+4. ELSE all bytes were written, and some have changed since: damage.
+
+The checksum of a record's header covers the salt and the offset because payloads may hold anything, even
+pieces of this log: they never look like records of this segment at that place.
 """
 
 from __future__ import annotations
 
 import struct
+import sys
 import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -49,6 +56,7 @@ RECORD_MAGIC = b"\xf5rec"  # no UTF-8 text contains F5
 VERSION = 1
 SALT_SIZE = 8
 LONGEST_PAYLOAD = 0xFFFF_FFFF
+SECTOR_SIZE = 512
 
 _HEAD = struct.Struct(f">8sI{SALT_SIZE}s")
 _RECORD = struct.Struct(">4sII")
@@ -160,11 +168,15 @@ class RecordHeader:
 
 @dataclass(frozen=True)
 class Unreadable:
-    """The end of the readable part of a segment, the reason, and the next whole record after it, if any."""
+    """The end of the readable part of a segment, the reason, and the next whole record after it, if any.
+
+    ``is_torn`` is True if what follows looks like the append that a crash has interrupted.
+    """
 
     offset: int
     reason: str
     next_record: int | None
+    is_torn: bool
 
 
 def parse_records(data: bytes, salt: bytes) -> tuple[list[tuple[int, bytes]], Unreadable | None]:
@@ -176,8 +188,9 @@ def parse_records(data: bytes, salt: bytes) -> tuple[list[tuple[int, bytes]], Un
         try:
             payload = _payload_at(view, salt, offset)
         except ValueError as error:
-            following = _find_record(data, salt, offset + 1)
-            return records, Unreadable(offset, str(error), following)
+            following = _find_record(data, salt, offset + 1)  # 1
+            is_torn = following is None and _was_interrupted(data, salt, offset)
+            return records, Unreadable(offset, str(error), following, is_torn)
         records.append((offset, bytes(payload)))
         offset += RECORD_HEADER_SIZE + len(payload)
     return records, None
@@ -189,6 +202,25 @@ def _payload_at(view: memoryview, salt: bytes, offset: int) -> memoryview:
     payload = view[begin : begin + header.length]
     header.check(payload)
     return payload
+
+
+def _was_interrupted(data: bytes, salt: bytes, offset: int) -> bool:
+    """Return True if the unreadable record at ``offset``, the last one, was never written completely."""
+    header = data[offset : offset + RECORD_HEADER_SIZE]
+    if len(header) < RECORD_HEADER_SIZE:
+        return True  # 2
+    try:
+        length = RecordHeader.parse(header, salt, offset, sys.maxsize).length
+    except ValueError:
+        end = len(data)
+    else:
+        end = offset + RECORD_HEADER_SIZE + length
+    if end > len(data):
+        return True  # 2
+    return any(  # 3
+        not data[max(start, offset) : min(start + SECTOR_SIZE, end)].strip(b"\0")
+        for start in range(offset - offset % SECTOR_SIZE, end, SECTOR_SIZE)
+    )
 
 
 def _find_record(data: bytes, salt: bytes, start: int) -> int | None:

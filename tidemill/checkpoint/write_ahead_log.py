@@ -221,7 +221,7 @@ class Segment:
 def read_segment(storage: Storage, path: str) -> Segment:
     """Return all whole records of a segment, in order.
 
-    Skip a torn tail, report it, and log a warning. Raise ``DamagedCheckpointError`` for damage before the
+    Skip a torn tail, report it, and log a warning. Raise ``DamagedCheckpointError`` for damage, also of the
     last record, and for a file that is missing or of a newer version.
     """
     try:
@@ -261,6 +261,10 @@ def _parse_segment(storage: Storage, path: str, data: bytes) -> Segment:
             path,
             end.offset,
             f"cannot be read ({end.reason}), although a whole record follows at byte {end.next_record}",
+        )
+    if not end.is_torn:
+        raise _damaged(
+            storage, path, end.offset, f"cannot be read ({end.reason}), although it is complete"
         )
     torn = TornTail(path, end.offset, len(data) - end.offset, end.reason)
     return Segment(path, records, _warn_of(storage, torn))

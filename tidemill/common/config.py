@@ -42,9 +42,8 @@ class Setting(Generic[T]):
 
 
 def boolean(text: str) -> bool:
-    lowered = text.lower()
-    if lowered in ("true", "false"):
-        return lowered == "true"
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
     raise ValueError("expected true or false")
 
 
@@ -111,10 +110,8 @@ def one_of(*names: str) -> Callable[[str], str]:
     return parse
 
 
-_MILLIS = {
-    "": 1000, "us": 0.001, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000,
-    "h": 3_600_000, "d": 86_400_000,
-}  # fmt: skip
+_MILLIS = {"": 1000, "us": 0.001, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000,
+           "h": 3_600_000, "d": 86_400_000}  # fmt: skip
 
 
 def time_ms(text: str, bare_unit: str = "s") -> int:
@@ -268,6 +265,12 @@ RECEIVER_RESTART_DELAY_MS = Setting(
     2000,
     lambda text: time_ms(text, bare_unit="ms"),
     "How long a receiver waits before it restarts itself. A bare number is milliseconds.",
+)
+RECEIVER_STOP_TIMEOUT_MS = Setting(
+    "spark.tidemill.receiver.stopTimeout",
+    60_000,
+    positive_time_ms,
+    "How long the onStop of a receiver may take; then it is given up. A bare number is seconds.",
 )
 LISTENER_QUEUE_CAPACITY = Setting(
     "spark.scheduler.listenerbus.eventqueue.capacity",

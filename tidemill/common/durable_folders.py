@@ -15,12 +15,19 @@ def sync(path: str) -> None:
         os.close(handle)
 
 
-def make_folder(folder: str) -> None:
-    """Create ``folder`` and its parents durably: a file survives only if the folders above it do."""
+def make_folder(folder: str, mode: int = 0o777, *, is_forced: bool = False) -> None:
+    """Create ``folder`` and its parents durably: a file survives only if the folders above it do.
+
+    The umask limits ``mode``, unless it is forced.
+    """
     if os.path.isdir(folder):
         return
     above = os.path.dirname(folder)
-    make_folder(above)
+    make_folder(above, mode, is_forced=is_forced)
     with suppress(FileExistsError):
-        os.mkdir(folder)
+        os.mkdir(folder, mode)
+        if is_forced:
+            os.chmod(
+                folder, os.stat(folder).st_mode | mode
+            )  # with the setgid bit that it has inherited
     sync(above)

@@ -37,11 +37,22 @@ if TYPE_CHECKING:
     from tidemill.receivers.connectors.http.receiver import HttpReceiver
     from tidemill.receivers.connectors.mqtt.receiver import MqttReceiver, MqttTls
     from tidemill.receivers.receiver import Receiver
+    from tidemill.receivers.secret_values import EnvironmentSecret, FileSecret
     from tidemill.receivers.table_source import register_receiver
 
-__all__ = ["HttpReceiver", "MqttReceiver", "MqttTls", "Receiver", "register_receiver"]
+__all__ = [
+    "EnvironmentSecret",
+    "FileSecret",
+    "HttpReceiver",
+    "MqttReceiver",
+    "MqttTls",
+    "Receiver",
+    "register_receiver",
+]
 
 _MODULES = {
+    "EnvironmentSecret": "secret_values",
+    "FileSecret": "secret_values",
     "HttpReceiver": "connectors.http.receiver",
     "MqttReceiver": "connectors.mqtt.receiver",
     "MqttTls": "connectors.mqtt.receiver",

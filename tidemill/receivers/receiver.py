@@ -69,7 +69,9 @@ class Receiver(ABC):
     def onStop(self) -> None:
         """Undo :meth:`onStart`: close its connections and end its threads, which may watch :meth:`isStopped`.
 
-        Called once for each call of ``onStart``, even if that failed halfway.
+        Called once for each call of ``onStart``, even if that failed halfway. If it takes longer than
+        ``spark.tidemill.receiver.stopTimeout`` (60 s), the receiver is given up: what it stores afterwards is
+        refused, and at a restart another copy of it starts.
         """
 
     def preferredLocation(self) -> str | None:

@@ -19,7 +19,8 @@ from pyspark.sql.types import StringType, StructField, StructType
 from tidemill.batches.batch import AdmissionLimit, Offset, OffsetRange
 from tidemill.batches.table_source import Split, SplitReader, SplitSource
 from tidemill.errors import OptionError, SourceError
-from tidemill.receivers.blocks.rows import BlockRowsReader
+from tidemill.receivers.blocks.read_back import ReadBack
+from tidemill.receivers.blocks.rows import BlockRowsReader, ReadBackRows
 from tidemill.receivers.receiver import Receiver
 from tidemill.receivers.record_source import group_blocks
 from tidemill.receivers.tracked_blocks import TrackedBlocksSource
@@ -54,6 +55,9 @@ class ReceiverTable(TrackedBlocksSource, SplitSource):
 
     def schema(self) -> StructType:
         return self._schema
+
+    def read_back(self) -> ReadBack:
+        return ReadBackRows(self._schema)
 
     def description(self) -> str:
         return f"Receiver[{self._format}: {type(self.receiver).__name__}]"

@@ -14,6 +14,7 @@ from tidemill.batches.batch import AdmissionLimit, Offset, OffsetRange, RangeSiz
 from tidemill.batches.source import Source
 from tidemill.errors import DamagedCheckpointError, TidemillError
 from tidemill.receivers.blocks.block import BlockInfo
+from tidemill.receivers.blocks.read_back import ReadBack, read_back_records
 from tidemill.receivers.driver.block_tracker import FOLDER, BlockTracker
 from tidemill.receivers.receiver import Receiver
 
@@ -58,6 +59,10 @@ class TrackedBlocksSource(Source):
         self._reader = reader
         self._on_forgotten = on_forgotten
         self._on_processed = on_processed
+
+    def read_back(self) -> ReadBack:
+        """Return the function that reads a block as the tasks of this source will."""
+        return read_back_records
 
     @property
     def has_unplanned(self) -> bool:

@@ -221,7 +221,7 @@ def _inode(path: str) -> int | None:
 
 
 def _open_environment(path: str) -> lmdb.Environment:
-    os.makedirs(path, exist_ok=True)
+    os.makedirs(path, 0o700, exist_ok=True)
     # The map is an address range, not memory. If a limit forbids a large one, try smaller ones.
     for map_bytes in (MAP_BYTES, MAP_BYTES >> 3, MAP_BYTES >> 6):
         try:

@@ -21,7 +21,7 @@ DELETED = ".deleted"
 @contextmanager
 def scratch_folder(parent: str) -> Iterator[str]:
     """Make a folder below ``parent`` and delete it after the ``with`` block."""
-    os.makedirs(parent, exist_ok=True)
+    os.makedirs(parent, 0o700, exist_ok=True)
     with _locked(parent, fcntl.LOCK_EX):
         path = tempfile.mkdtemp(prefix=SCRATCH, dir=parent)
         mine = os.open(path, os.O_RDONLY)

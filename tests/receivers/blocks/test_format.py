@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import json
 import threading
 from collections import namedtuple
 from types import ModuleType
@@ -20,6 +21,7 @@ from tidemill.errors import UsageError
 from tidemill.receivers.blocks.format import (
     KIND,
     EncodedBlock,
+    JsonText,
     decode,
     encode_batches,
     encode_lines,
@@ -254,6 +256,30 @@ def test_lines_without_any() -> None:
 def test_what_cannot_be_pickled_is_named() -> None:
     with pytest.raises(UsageError, match=r"cannot be pickled: .*lock.* of type lock"):
         encode_records([1, "two", threading.Lock()])
+
+
+@pytest.mark.parametrize(
+    ("record", "must_be_tried"),
+    [
+        ({"a": [1, 2.5, None, True, b"", ("x", {1}, frozenset())]}, False),
+        ([datetime.datetime.now(datetime.UTC), decimal.Decimal(1)], False),
+        ([datetime.date(2026, 3, 1), datetime.timedelta(1), Row(a=[1])], False),
+        (Point(1, 2), True),
+        (ValueError("a"), True),
+        ([Row], False),
+        ([len], True),
+        (Name("a"), True),
+    ],
+)
+def test_only_blocks_whose_pickles_may_fail_must_be_tried(record: Any, must_be_tried: bool) -> None:
+    assert encode_records([record, 1]).must_be_tried is must_be_tried
+
+
+def test_many_json_texts_come_back_as_their_values() -> None:
+    texts = [JsonText(json.dumps({"n": n, "text": "\u00fc,]"})) for n in range(2500)]
+    block = encode_records(texts)
+    assert kind_of(block) == "json"
+    assert list(decode(block.data)) == [json.loads(text) for text in texts]
 
 
 def test_a_record_that_cannot_even_be_shown() -> None:

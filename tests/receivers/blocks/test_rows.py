@@ -23,6 +23,7 @@ from pyspark.sql.types import (
 from tidemill.common.lines import split_lines
 from tidemill.receivers.blocks.format import (
     EncodedBlock,
+    JsonText,
     encode_batches,
     encode_lines,
     encode_records,
@@ -73,6 +74,11 @@ def test_pieces_of_lines_become_text() -> None:
         ([Row(x=1, y=2.0, z="?")], POINTS, [(1, 2.0)]),
         ([Row(x=1, y=2.0)], TEXT, [('{"x": 1, "y": 2.0}',)]),
         ([Row(value="v")], TEXT, [("v",)]),
+        ([{"value": 7}, {"value": {"a": None}}, {"value": "v"}], TEXT, [("7",), ('{"a": null}',), ("v",)]),
+        ([Row(value=b"\xff")], TEXT, [("\ufffd",)]),
+        ([JsonText('{"value": 1.50}'), JsonText("1e400")], TEXT, [('{"value": 1.50}',), ("1e400",)]),
+        ([JsonText('"\u00fc"')], BYTES, [('"\u00fc"'.encode(),)]),
+        ([JsonText('{"y": 2.5, "x": 1}'), JsonText("[3, null]")], POINTS, [(1, 2.5), (3, None)]),
         ([(1, 2.0), {"y": 3.0, "x": 2}, Row(y=5.0, x=4), [6, None]], POINTS,
          [(1, 2.0), (2, 3.0), (4, 5.0), (6, None)]),
         ([1, 2], columns(n=LongType()), [(1,), (2,)]),

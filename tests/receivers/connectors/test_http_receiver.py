@@ -10,17 +10,24 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
+from pickle import PicklingError
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from tests.receivers.executor.receiver_world import SOON_S, FakeDriver, Supervised
 from tests.waiting import wait_for
 from tidemill.errors import OptionError
-from tidemill.receivers import HttpReceiver
+from tidemill.receivers import EnvironmentSecret, FileSecret, HttpReceiver, MqttReceiver
+from tidemill.receivers.blocks.read_back import ReadBack, read_back_records
+from tidemill.receivers.blocks.rows import ReadBackRows, rows_of_block
 from tidemill.receivers.connectors.http import receiver as http_receiver
 from tidemill.receivers.connectors.http import requests as http_requests
+from tidemill.receivers.driver.receiver_pickle import pickle_receiver
+from tidemill.receivers.table_source import TEXT as TEXT_COLUMN
+from tidemill.streaming.program.program_pickler import pickle_program
 
 TEXT = {"Content-Type": "text/plain"}
 JSON = {"Content-Type": "application/json"}
@@ -30,10 +37,16 @@ class World:
     """A running HTTP receiver, its driver, and a client."""
 
     def __init__(
-        self, driver: FakeDriver | None = None, max_failures: int = 3, **options: Any
+        self,
+        driver: FakeDriver | None = None,
+        max_failures: int = 3,
+        read_back: ReadBack = read_back_records,
+        **options: Any,
     ) -> None:
         self.receiver = HttpReceiver(**{"gather_ms": 1, **options})
-        self.running = Supervised(self.receiver, driver, max_failures=max_failures)
+        self.running = Supervised(
+            self.receiver, driver, max_failures=max_failures, read_back=read_back
+        )
         self.driver = self.running.__enter__()
         assert self.receiver.address is not None
         self.address = urlsplit(self.receiver.address)
@@ -135,6 +148,30 @@ def test_a_body_becomes_records(
     assert world.driver.safe == records
 
 
+@pytest.mark.parametrize(
+    ("content_type", "body", "texts"),
+    [
+        ("application/json", '[12345678901234567.89, 1e400, {"a":  1.10}]',
+         ["12345678901234567.89", "1e400", '{"a":  1.10}']),
+        ("application/json", ' {"value": 7}\n', ['{"value": 7}']),
+        ("application/json", '[{"value": {"a": [null, true]}}, "\u00fc", "\\ud83d\\ude00", []]',
+         ['{"value": {"a": [null, true]}}', '"\u00fc"', '"\\ud83d\\ude00"', "[]"]),
+        ("application/json", '{"a": 1, "a": 2}', ['{"a": 1, "a": 2}']),
+        ("application/x-ndjson", '{"value": 1.50}\r\n -0.0 \n', ['{"value": 1.50}', "-0.0"]),
+    ],
+)  # fmt: skip
+def test_a_query_gets_json_as_it_was_posted(
+    new_world: Callable[..., World], content_type: str, body: str, texts: list[str]
+) -> None:
+    world = new_world(format="json", read_back=ReadBackRows(TEXT_COLUMN))
+    status, _ = world.request(body=body.encode(), headers={"Content-Type": content_type})
+    assert status == 200
+    (block,) = world.driver.encoded
+    (batch,) = rows_of_block(block.data, TEXT_COLUMN)
+    assert batch.column(0).to_pylist() == texts
+    assert world.driver.safe == [json.loads(text) for text in texts]
+
+
 def test_a_chunked_body_is_read_and_so_is_the_next_request_on_the_same_connection(
     world: World,
 ) -> None:
@@ -232,6 +269,15 @@ def test_blocks_are_not_made_more_often_than_they_should(new_world: Callable[...
         ("json", "POST", "/", JSON, b"\xff\xfe[\x00]\x00", 400, "not UTF-8"),
         ("json", "POST", "/", {"Content-Type": "application/x-ndjson"}, b"1\n2\n}", 400, "line 3"),
         ("json", "POST", "/", TEXT, b"x", 415, "application/json"),
+        ("json", "POST", "/", JSON, b'["a", {"b": "\\ud800"}]', 400, "record 2 has half of a surrogate"),
+        ("json", "POST", "/", JSON, b'{"\\uDFff": 1}', 400, "half of a surrogate"),
+        ("json", "POST", "/", JSON, b"[" * 202 + b"]" * 202, 400, "nested too deeply"),
+        ("json", "POST", "/", JSON, b'{"a": 1} 2', 400, "more follows at character 9"),
+        ("json", "POST", "/", JSON, b"[1, 2] 3", 400, "more follows"),
+        ("json", "POST", "/", JSON, b"[1 2]", 400, "no ',' or ']' at character 3"),
+        ("json", "POST", "/", JSON, b"[1,]", 400, "not JSON"),
+        ("json", "POST", "/", JSON, b"[1", 400, "not JSON"),
+        ("json", "POST", "/", {"Content-Type": "application/x-ndjson"}, b"1\n2 3", 400, "line 2"),
     ],
 )  # fmt: skip
 def test_an_error_is_answered_and_nothing_is_stored(
@@ -255,16 +301,19 @@ def test_an_error_is_answered_and_nothing_is_stored(
     ("head", "status"),
     [
         (b"POST / HTTP/1.1\r\nHost: x\r\n\r\n", b"411"),
-        (b"POST / HTTP/1.1\r\nContent-Length: -1\r\n\r\n", b"400"),
-        (b"POST / HTTP/1.1\r\nContent-Length: 1_0\r\n\r\n0123456789", b"400"),
-        (b"POST / HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab", b"400"),
-        (b"POST / HTTP/1.1\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", b"400"),
-        (b"POST / HTTP/1.1\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n", b"501"),
-        (b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", b"400"),
-        (b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nab\r\n0\r\n\r\n", b"400"),
-        (b"POST / HTTP/1.1\r\nContent-Length: 99999999999999\r\n\r\n", b"413"),
-        (b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nffffffffff\r\n", b"413"),
-        (b"BREW / HTTP/1.1\r\n\r\n", b"501"),
+        (b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n", b"400"),
+        (b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1_0\r\n\r\n0123456789", b"400"),
+        (b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab", b"400"),
+        (b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+         b"400"),
+        (b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n", b"501"),
+        (b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", b"400"),
+        (b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nab\r\n0\r\n\r\n", b"400"),
+        (b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999999\r\n\r\n", b"413"),
+        (b"BREW / HTTP/1.1\r\nHost: x\r\n\r\n", b"405"),
+        (b"POST / HTTP/1.1\r\nContent-Length: 1\r\n\r\na", b"400"),  # no Host
+        (b"POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\n\r\n", b"400"),
+        (b"GET /health HTTP/1.1\r\nHost: x\r\nX-Long: " + b"x" * 70_000, b"431"),
         (b"complete nonsense\r\n\r\n", b"400"),
     ],
 )  # fmt: skip
@@ -281,8 +330,61 @@ def test_a_request_that_is_not_well_formed_is_refused(
     assert world.post(b"good")[0] == 200
 
 
+SMUGGLED = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 8\r\n\r\nsmuggled"
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"Content-Length: 0\r\nContent-Length: %d",
+        b"Content-Length: %d\r\nContent-Length: 0",
+        b"Content-Length: 0, %d",
+        b"Content-Length : %d",
+        b"Content-Length\t: %d",
+        b" Content-Length: %d",
+        b"Content-Length: +%d",
+        b"Content-Length: 0x%x",
+        b"Content-Length: 00000000000000000000000000%d",
+        b"Content-Length: %d\0",
+        b"X-Bad\r\nContent-Length: %d",
+        b": empty\r\nContent-Length: %d",
+        b"X Bad: 1\r\nContent-Length: %d",
+        b"X-Bad\x00: 1\r\nContent-Length: %d",
+        b"X-Bad: 1\rContent-Length: %d",
+        b"Transfer-Encoding: chunked\r\nContent-Length: %d",
+        b"Content-Length: %d\r\nTransfer-Encoding: chunked",
+        b"Transfer-Encoding : chunked\r\nContent-Length: %d",
+        b"Transfer-Encoding: identity\r\nContent-Length: %d",
+        b"Transfer-Encoding: xchunked\r\nContent-Length: %d",
+        b"Transfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\nContent-Length: %d",
+        b"Transfer-Encoding: chunked, chunked\r\nContent-Length: %d",
+    ],
+)
+def test_the_body_of_a_malformed_request_is_never_read_as_a_request(
+    world: World, head: bytes
+) -> None:
+    """A proxy in front may have read it as a body, and let it pass."""
+    fields = head % len(SMUGGLED) if b"%" in head else head
+    with world.raw() as connection:
+        connection.sendall(b"POST / HTTP/1.1\r\nHost: x\r\n" + fields + b"\r\n\r\n" + SMUGGLED)
+        answer = read_all(connection)  # the server closes
+    assert answer.split(b" ")[1] in (b"400", b"501")
+    assert answer.count(b"HTTP/1.1 ") == 1
+    assert b"connection: close" in answer.lower()
+    assert world.driver.offered == []
+    assert world.post(b"good")[0] == 200
+
+
+def test_requests_that_come_in_one_piece_are_answered_one_after_the_other(world: World) -> None:
+    one = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\n%d"
+    last = b"POST / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 1\r\n\r\n3"
+    answer = world.send_raw(one % 1 + one % 2 + last)
+    assert answer.count(b"HTTP/1.1 200 ") == 3
+    assert world.driver.safe == ["1", "2", "3"]
+
+
 def test_a_body_is_asked_for_only_if_it_will_be_taken(world: World) -> None:
-    head = b"POST / HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n"
+    head = b"POST / HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n"
     assert world.send_raw(head % (9 << 20)).startswith(b"HTTP/1.1 413 ")
     with world.raw() as connection:
         connection.sendall(head % 3)
@@ -321,6 +423,25 @@ def test_a_token_is_asked_for(
     assert server is not None
     for text in (caplog.text, repr(world.receiver), repr(server.settings), *world.driver.errors):
         assert "s3cret" not in text
+
+
+def test_a_program_names_its_token_and_an_executor_gets_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("EVENTS_TOKEN", "s3cret")
+    (tmp_path / "token").write_text("s3cret\n")
+    for token in (EnvironmentSecret("EVENTS_TOKEN"), FileSecret(str(tmp_path / "token"))):
+        program = pickle_program(HttpReceiver(token=token))
+        assert b"s3cret" not in program
+        again: HttpReceiver = pickle.loads(program)  # noqa: S301
+        sent: HttpReceiver = pickle.loads(pickle_receiver(again, "app.py:1"))  # noqa: S301
+        monkeypatch.delenv("EVENTS_TOKEN", raising=False)  # the executor does not have it
+        assert sent._token is not None
+        assert sent._token() == "s3cret"
+    with pytest.raises(PicklingError):
+        pickle_program(HttpReceiver(token="s3cret"))
+    with pytest.raises(PicklingError):
+        pickle_program(MqttReceiver("b", topics="a", client_id="c", username="u", password="p"))
 
 
 def test_health_is_answered_while_it_receives(world: World) -> None:
@@ -374,6 +495,36 @@ def test_more_bodies_than_it_may_hold_are_answered_503(new_world: Callable[..., 
     world.driver.let_go()
     assert [answer.result(SOON_S)[0] for answer in answers] == [200] * 4
     assert world.post(b"x" * 900)[0] == 200
+
+
+def test_a_request_that_can_never_be_stored_is_refused_alone(
+    new_world: Callable[..., World],
+) -> None:
+    """Its neighbours in the block are stored, and answered 200."""
+    pairs = StructType([StructField("id", LongType()), StructField("name", StringType())])
+    world = new_world(format="json", read_back=ReadBackRows(pairs))
+    world.driver.hold_back()
+    busy = world.post_later(b'{"id": 0, "name": "busy"}')
+    wait_for(lambda: world.driver.offered, "the block", SOON_S)
+    bodies = [
+        b'[{"id": 1, "name": "a"}]',
+        b'[{"id": 2, "name": "b"}, {"id": "no number"}]',
+        b"[[3, null]]",
+    ]
+    answers = [world.post_later(body, Idempotency_Key=f"k{at}") for at, body in enumerate(bodies)]
+    intake = world.receiver._intake
+    assert intake is not None
+    wait_for(lambda: len(intake._queue) == 3, "the requests", SOON_S)
+    world.driver.let_go()
+    assert busy.result(SOON_S)[0] == 200
+    (first, _), (second, refusal), (third, _) = [answer.result(SOON_S) for answer in answers]
+    assert (first, second, third) == (200, 400, 200)
+    assert "cannot be read back" in refusal["error"]
+    assert "no number" in refusal["error"]
+    assert sorted(map(str, world.driver.safe)) == [
+        "[3, None]", "{'id': 0, 'name': 'busy'}", "{'id': 1, 'name': 'a'}",
+    ]  # fmt: skip
+    assert world.post(b'{"id": 2, "name": "b"}', Idempotency_Key="k1")[0] == 200
 
 
 # -- keys --------------------------------------------------------------------------------------
@@ -477,7 +628,7 @@ def test_connections_without_a_request_give_way(new_world: Callable[..., World])
     with ExitStack() as stack:
         slow = [stack.enter_context(world.raw()) for _ in range(4)]
         for connection in slow:
-            connection.sendall(b"POST / HTTP/1.1\r\nContent-Le")
+            connection.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Le")
         for _ in range(3):
             assert world.post(b"x")[0] == 200
         assert slow[0].recv(100) == b""  # the oldest goes first
@@ -517,8 +668,8 @@ def test_a_head_or_body_that_dribbles_in_is_given_up(
             pass
 
     for start, expected in (
-        (b"POST / HTTP/1.1\r\nX-Long: ", b""),
-        (b"POST / HTTP/1.1\r\nContent-Length: 100000\r\n\r\n", b"HTTP/1.1 408 "),
+        (b"POST / HTTP/1.1\r\nHost: x\r\nX-Long: ", b""),
+        (b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n", b"HTTP/1.1 408 "),
     ):
         answered = threading.Event()
         with world.raw() as connection:
@@ -542,7 +693,7 @@ def test_a_body_that_ends_early_is_not_stored(world: World) -> None:
         b"Transfer-Encoding: chunked\r\n\r\n4\r\none\n",
     ):
         with world.raw() as connection:
-            connection.sendall(b"POST / HTTP/1.1\r\n" + head)
+            connection.sendall(b"POST / HTTP/1.1\r\nHost: x\r\n" + head)
             connection.shutdown(socket.SHUT_WR)
             assert read_all(connection) == b""
     assert world.post(b"y")[0] == 200
@@ -561,7 +712,7 @@ def test_a_stop_answers_what_is_being_stored_and_gives_back_the_rest(world: Worl
     assert intake is not None
     wait_for(lambda: intake._queue, "the second request", SOON_S)
     with world.raw() as half_sent, world.raw() as idle:
-        half_sent.sendall(b"POST / HTTP/1.1\r\nContent-Length: 4\r\n\r\n5\n")
+        half_sent.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\n5\n")
         server = world.receiver._server
         assert server is not None
         wait_for(lambda: len(server._open) - len(server._idle) == 3, "its head", SOON_S)

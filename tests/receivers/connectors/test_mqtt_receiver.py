@@ -255,6 +255,24 @@ def test_retained_messages_come_once(broker: Broker) -> None:
     assert (counts(driver), counts(again)) == (Counter([1]), Counter([2]))
 
 
+def test_retained_messages_come_once_with_protocol_3_as_well(broker: Broker) -> None:
+    """Also after a restart of the broker, or of the receiver."""
+    broker.publish([("a/kept", b"1")], retain=True)
+    receiver = receiver_of(broker, protocol="3.1.1")
+    with Supervised(receiver) as driver:
+        wait_for(lambda: driver.safe, "the retained message", SOON_S)
+        for number in (2, 3):
+            if number == 2:
+                broker.stop()
+                broker.start()
+            else:
+                receiver.restart("to see what comes", delay=0)
+            driver.wait_for_error("it is restarted")
+            broker.publish([("a/x", str(number).encode())])
+            wait_for(lambda n=number: n in counts(driver), "a new message", SOON_S)  # type: ignore[misc]
+        assert counts(driver) == Counter([1, 2, 3])
+
+
 @pytest.fixture
 def many_files() -> Iterator[None]:
     """Open so many files that ``select`` does not support the next ones."""

@@ -546,3 +546,18 @@ class Tracking(RuleBasedStateMachine):
 
 
 TestTracking = Tracking.TestCase
+
+
+def test_no_flipped_bit_drops_an_acknowledged_block(storage: LocalStorage) -> None:
+    tracker = tracker_on(storage)
+    assert all(tracker.add("clicks", block(n)) for n in range(2))
+    tracker.close()
+    (segment,) = segments(storage, FOLDER)
+    path = Path(storage.full_name(segment.path))
+    whole = path.read_bytes()
+    for bit in range(8 * len(whole)):
+        flipped = bytearray(whole)
+        flipped[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(flipped)
+        with pytest.raises(DamagedCheckpointError):
+            tracker_on(storage)

@@ -13,8 +13,10 @@ from tidemill.common.clock import SystemClock
 from tidemill.errors import RpcTimeoutError
 from tidemill.receivers.blocks.block import BlockInfo
 from tidemill.receivers.blocks.format import EncodedBlock, decode
+from tidemill.receivers.blocks.read_back import ReadBack, read_back_records
 from tidemill.receivers.executor.rate_limiter import RateLimiter
-from tidemill.receivers.executor.supervisor import ReceiverSupervisor, SupervisorSettings
+from tidemill.receivers.executor.supervision import SupervisorSettings
+from tidemill.receivers.executor.supervisor import ReceiverSupervisor
 from tidemill.receivers.messages import BlockAdded, UpdateHeldBytes
 from tidemill.receivers.receiver import Receiver
 from tidemill.receivers.request_keys import KeyMemory, RequestKey
@@ -31,6 +33,7 @@ class FakeDriver:
         self._may_answer = threading.Event()
         self._may_answer.set()
         self._stored: dict[str, list[Any]] = {}
+        self.encoded: list[EncodedBlock] = []
         self._accepted: set[str] = set()
         self.offered: list[list[Any]] = []
         self.blocks: list[list[Any]] = []
@@ -57,6 +60,7 @@ class FakeDriver:
 
     def store(self, block_id: str, block: EncodedBlock) -> BlockInfo:
         self._stored[block_id] = list(decode(block.data))
+        self.encoded.append(block)
         return BlockInfo(0, block_id, block.records, block.bytes, "")
 
     def discard(self, info: BlockInfo) -> None:
@@ -111,6 +115,7 @@ class Supervised:
         block_interval_ms: int = 20,
         restart_delay_ms: int = 50,
         max_failures: int = 3,
+        read_back: ReadBack = read_back_records,
     ) -> None:
         self.receiver = receiver
         self.driver = driver or FakeDriver()
@@ -129,6 +134,7 @@ class Supervised:
                 restart_delay_ms=restart_delay_ms,
                 max_failures=max_failures,
             ),
+            read_back,
         )
 
     def stop(self) -> None:

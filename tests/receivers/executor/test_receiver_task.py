@@ -20,7 +20,7 @@ from tidemill.receivers.blocks.files import BlockFolders
 from tidemill.receivers.driver.executor_calls import ExecutorCalls
 from tidemill.receivers.executor import receiver_task as module
 from tidemill.receivers.executor.receiver_task import ExecutorSetup, ReceiverTask
-from tidemill.receivers.executor.supervisor import SupervisorSettings
+from tidemill.receivers.executor.supervision import SupervisorSettings
 from tidemill.receivers.messages import FROM_EXECUTORS, StopReceiver
 from tidemill.receivers.receiver import Receiver
 
@@ -93,6 +93,24 @@ def test_the_driver_can_end_it(it: World) -> None:
     calls.close()
     assert ended == [""]
     assert registry.get(0).endpoint == ""
+
+
+class WillNotStop(Silent):
+    def onStart(self) -> None:
+        self.store(["a"])
+        self.restart("try again")
+
+    def onStop(self) -> None:
+        threading.Event().wait(30)
+
+
+def test_one_that_does_not_stop_for_its_restart_is_started_again_by_the_driver(it: World) -> None:
+    settings = SupervisorSettings(block_interval_ms=20, restart_delay_ms=1, stop_timeout_ms=20)
+    (error,) = World(it.driver, replace(it.setup, supervisor=settings)).run(WillNotStop())
+    assert "another copy of it is started" in error
+    assert len(it.driver.blocks.known("clicks-0")) == 1
+    assert not it.driver.tracker._registry.get(0).has_ended
+    assert it.driver.tracker._registry.may_start(0)
 
 
 def test_one_that_is_turned_away_does_nothing(it: World) -> None:

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import Row
+from pyspark.sql.types import LongType, StructField, StructType
 
 from tests.receivers.helpers import PATIENCE_S, Idle, InThread, World, running
 from tidemill.common.clock import SystemClock
@@ -23,9 +24,11 @@ from tidemill.errors import (
 )
 from tidemill.receivers.blocks.block import BlockInfo
 from tidemill.receivers.blocks.format import EncodedBlock
+from tidemill.receivers.blocks.rows import ReadBackRows
 from tidemill.receivers.executor.held_bytes import ASK_HELD_MS
 from tidemill.receivers.messages import BlockAdded, UpdateHeldBytes
 from tidemill.receivers.receiver import Receiver
+from tidemill.receivers.table_source import TEXT
 
 NOT_ACCEPTED = BlockAdded(False, 0, "the log is full")
 
@@ -93,6 +96,61 @@ def test_what_cannot_be_pickled_is_refused_or_reported() -> None:
         assert world.await_records(3) == ["a", "b", "c"]
         world.stop()
         assert told == ["a", "b"]
+
+
+class Forgetful(Exception):
+    """Is pickled, but cannot be unpickled: the pickle has one argument."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(text)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        [1, Forgetful(1, "bad")],
+        iter([Forgetful(1, "bad")]),
+        pa.record_batch({"day": pa.array([4_000_000], pa.date32())}),
+        pa.table({"text": pa.array([b"\xff"]).view(pa.string())}),
+    ],
+)
+def test_a_block_that_cannot_be_read_back_is_refused(data: Any) -> None:
+    with running(Idle()) as world:
+        with pytest.raises(UsageError, match=r"cannot be read back|not valid"):
+            world.receiver.store(data)
+        assert world.handler.stored == 0
+
+
+def test_records_that_cannot_be_read_back_are_reported_and_not_acknowledged() -> None:
+    with running(Idle()) as world:
+        told: list[Any] = []
+        for record in ("a", Forgetful(1, "bad"), {"b": [1]}):
+            world.receiver.storeRecord(record, partial(told.append, record))
+        assert world.await_records(2) == ["a", {"b": [1]}]
+        assert "Forgetful" in world.driver.await_error("1 records are lost")
+        world.stop()
+        assert told == ["a", {"b": [1]}]
+
+
+def test_what_a_query_cannot_read_is_refused() -> None:
+    with running(Idle(), read_back=ReadBackRows(TEXT)) as world:
+        world.receiver.store(["a", {"value": {"b": 1}}, b"\xff", None])
+        for bad in ("\ud800", {"value": "\ud800"}, {(1, 2): 3}):
+            with pytest.raises(UsageError, match="cannot be read back"):
+                world.receiver.store([bad])
+        world.receiver.store("\udfff")
+        world.receiver.store("z")
+        assert world.await_records(5)[-1] == "z"
+        world.driver.await_error("1 records are lost")
+
+
+def test_lines_that_do_not_fit_the_columns_of_a_query_are_not_stored() -> None:
+    schema = StructType([StructField("n", LongType()), StructField("m", LongType())])
+    with running(Idle(), read_back=ReadBackRows(schema)) as world:
+        world.supervisor.store_lines(b"a\nb\n")
+        world.receiver.store({"n": 1, "m": 2})
+        assert world.await_records(1) == [{"n": 1, "m": 2}]
+        assert "2 columns" in world.driver.await_error("2 records are lost")
 
 
 # -- on_safe ---------------------------------------------------------------------------------------

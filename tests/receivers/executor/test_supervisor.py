@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -277,6 +278,117 @@ def test_start_and_stop_alternate_whoever_asks_for_what(plans: list[list[str]]) 
             thread.join()
     assert receiver.faults == []
     assert receiver.calls in (["start", "stop"] * n for n in range(20))
+
+
+class Poison:
+    """Ends the thread that pickles it, as a bug or a full memory would."""
+
+    def __reduce__(self) -> Any:
+        raise SystemExit("poison")
+
+
+def test_a_dead_block_generator_restarts_the_receiver_with_another_one() -> None:
+    receiver = Idle()
+    with running(receiver, max_failures=1) as world:
+        world.receiver.store("before")
+        assert world.await_records(1) == ["before"]
+        safe: list[str] = []
+        world.receiver.storeRecord(Poison(), lambda: safe.append("poison"))
+        world.supervisor.store_lines(b"behind it\n")  # lines make a block of their own
+        world.clock.tick(200)
+        assert "SystemExit: poison" in world.driver.await_error("cannot be stored any more")
+        wait_for(
+            lambda: _advanced(world, receiver.calls == ["start", "stop", "start"]), "the restart"
+        )
+        world.driver.await_error("1 records are lost")
+        world.receiver.store("after")
+        world.receiver.store(["a block"])
+        assert sorted(world.await_records(4)) == ["a block", "after", "before", "behind it"]
+        assert safe == []
+        assert receiver.isStarted()
+
+
+def _advanced(world: World, is_done: bool) -> bool:
+    world.clock.advance(200)
+    return is_done
+
+
+def test_records_that_are_nested_too_deeply_do_not_stop_a_receiver() -> None:
+    """Some can be pickled alone and not in a list, which is one level more."""
+
+    def nested(levels: int) -> Any:
+        value: Any = []
+        for _ in range(levels):
+            value = [value]
+        return value
+
+    limit = sys.getrecursionlimit()
+    with running(Idle()) as world:
+        for levels in range(limit // 5, limit + 5):
+            world.receiver.store((levels, nested(levels)))
+        world.receiver.store("good")
+        world.await_records(1)
+        wait_for(lambda: _advanced(world, "good" in world.records()), "the good record")
+        world.driver.await_error("records are lost, because they cannot be stored")
+        assert world.receiver.isStarted()
+
+
+class NeverStops(Idle):
+    """Its ``onStop`` waits for a thread that does not end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ended = threading.Event()
+
+    def onStop(self) -> None:
+        super().onStop()
+        self.ended.wait(PATIENCE_S)
+
+
+def test_an_on_stop_that_does_not_return_is_given_up_and_the_receiver_starts_elsewhere() -> None:
+    receiver = NeverStops()
+    world = World(receiver, stop_timeout_ms=20)
+    world.supervisor.start()
+    receiver.store("a")
+    receiver.restart("broken")
+    InThread(world.supervisor.wait).join()
+    world.driver.await_error("has not returned 0.02 s after")
+    assert world.supervisor.is_abandoned
+    assert receiver.calls == ["start", "stop"]
+    assert world.records() == ["a"]
+    with pytest.raises(IllegalStateError):
+        receiver.store("b")
+    receiver.ended.set()
+
+
+def test_an_on_stop_that_does_not_return_does_not_keep_a_receiver_from_ending() -> None:
+    receiver = NeverStops()
+    world = World(receiver, stop_timeout_ms=20)
+    world.supervisor.start()
+    receiver.store("a")
+    world.stop()
+    world.driver.await_error("has not returned 0.02 s after")
+    assert not world.supervisor.is_abandoned
+    assert world.records() == ["a"]
+    receiver.ended.set()
+
+
+def test_an_on_start_that_does_not_return_does_not_either() -> None:
+    ended = threading.Event()
+
+    class Endless(Idle):
+        def onStart(self) -> None:
+            super().onStart()
+            ended.wait(PATIENCE_S)
+
+    receiver = Endless()
+    world = World(receiver, stop_timeout_ms=20)
+    supervising = supervise(world)
+    wait_for(lambda: receiver.calls == ["start"], "the start")
+    world.supervisor.stop("enough")
+    supervising.join()
+    world.driver.await_error("has not returned 0.02 s after")
+    ended.set()
 
 
 # -- stopping --------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 The kind of the block (:mod:`tidemill.receivers.blocks.format`) and the columns of the query may differ:
 
-* one column of text: lines and strings as they are, bytes as UTF-8, other records as JSON;
+* one column of text: lines, strings and JSON as they came, bytes as UTF-8, other records as JSON;
 * one column of bytes: bytes as they are, text as UTF-8;
 * any other columns: rows and dictionaries by name, tuples by position.
 """
@@ -24,13 +24,14 @@ from pyspark.sql.types import BinaryType, StringType, StructType
 from tidemill.batches.table_source import Split
 from tidemill.errors import SourceError
 from tidemill.receivers.blocks.block import BlockInfo
-from tidemill.receivers.blocks.format import KIND
+from tidemill.receivers.blocks.format import KIND, EncodedBlock, parse_json_texts
 from tidemill.sources.arrow_split import arrow_schema
 
 if TYPE_CHECKING:
     from tidemill.receivers.blocks.reader import BlockReader
 
 NEWLINE = 10
+_AS_JSON = json.JSONEncoder(default=str).encode  # json.dumps would make an encoder for each record
 
 
 @dataclass(frozen=True)
@@ -55,10 +56,24 @@ class BlockRowsReader:
                 ) from error
 
 
+@dataclass(frozen=True)
+class ReadBackRows:
+    """Reads a block as the tasks of a query will: :data:`tidemill.receivers.blocks.read_back.ReadBack`."""
+
+    schema: StructType
+
+    def __call__(self, block: EncodedBlock) -> None:
+        kind = _kind_of(pa.ipc.open_stream(block.data))
+        fits_always = _is_single_column(self.schema, StringType, BinaryType)
+        if kind in ("rows", "objects") or not fits_always:
+            for _ in rows_of_block(block.data, self.schema):
+                pass
+
+
 def rows_of_block(data: pa.Buffer, schema: StructType) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a block. Unpickles: check first that ``data`` has the digest the driver knows."""
     reader = pa.ipc.open_stream(data)
-    kind = (reader.schema.metadata or {})[KIND].decode()
+    kind = _kind_of(reader)
     target = arrow_schema(schema)
     for batch in reader:
         match kind:
@@ -68,6 +83,10 @@ def rows_of_block(data: pa.Buffer, schema: StructType) -> Iterator[pa.RecordBatc
                     yield _one_column(lines, schema, target)
             case "text" | "bytes":
                 yield _one_column(batch.column(0), schema, target)
+            case "json" if _is_single_column(schema, StringType, BinaryType):
+                yield _one_column(batch.column(0), schema, target)
+            case "json":
+                yield _converted(list(parse_json_texts(batch.column(0))), schema)
             case "rows":
                 yield _named_columns(batch, schema, target)
             case "objects":
@@ -111,8 +130,11 @@ def _one_column(values: pa.Array, schema: StructType, target: pa.Schema) -> pa.R
 
 
 def _named_columns(batch: pa.RecordBatch, schema: StructType, target: pa.Schema) -> pa.RecordBatch:
-    if _is_single_column(schema, StringType) and batch.schema.names != target.names:
-        return _converted(batch.to_pylist(), schema)
+    if _is_single_column(schema, StringType):
+        if batch.schema.names != target.names:
+            return _converted(batch.to_pylist(), schema)
+        if pa.types.is_large_binary(batch.column(0).type):
+            return _one_column(batch.column(0), schema, target)
     missing = [name for name in target.names if name not in batch.schema.names]
     if missing:
         raise ValueError(
@@ -123,6 +145,11 @@ def _named_columns(batch: pa.RecordBatch, schema: StructType, target: pa.Schema)
 
 
 def _converted(records: Sequence[Any], schema: StructType) -> pa.RecordBatch:
+    if _is_single_column(schema, StringType):
+        names = schema.fieldNames()
+        texts = [_as_text(each[names[0]] if _has_fields(each, names) else each) for each in records]
+        target = arrow_schema(schema)
+        return pa.RecordBatch.from_arrays([pa.array(texts, target.types[0])], schema=target)
     rows = [_as_row(record, schema) for record in records]
     table = LocalDataToArrowConversion.convert(rows, schema, False)
     return table.combine_chunks().to_batches()[0]
@@ -131,8 +158,6 @@ def _converted(records: Sequence[Any], schema: StructType) -> pa.RecordBatch:
 def _as_row(record: Any, schema: StructType) -> Any:
     """Return a record in a form that PySpark converts: a tuple by position, or a dictionary by name."""
     names = schema.fieldNames()
-    if _is_single_column(schema, StringType) and not _has_fields(record, names):
-        return (_as_text(record),)
     if _is_single_column(schema, BinaryType) and not _has_fields(record, names):
         return (record.encode() if isinstance(record, str) else record,)
     if isinstance(record, Row) and hasattr(record, "__fields__"):
@@ -146,8 +171,12 @@ def _as_row(record: Any, schema: StructType) -> Any:
     raise TypeError(f"{record!r:.100} is neither a row nor a dictionary nor a tuple")
 
 
-def _is_single_column(schema: StructType, type_: type) -> bool:
-    return len(schema) == 1 and isinstance(schema[0].dataType, type_)
+def _is_single_column(schema: StructType, *types: type) -> bool:
+    return len(schema) == 1 and isinstance(schema[0].dataType, types)
+
+
+def _kind_of(reader: pa.RecordBatchStreamReader) -> str:
+    return str((reader.schema.metadata or {})[KIND].decode())
 
 
 def _has_fields(record: Any, names: list[str]) -> bool:
@@ -163,4 +192,4 @@ def _as_text(record: Any) -> str | None:
         return record.decode("utf-8", "replace")
     if isinstance(record, Row) and hasattr(record, "__fields__"):
         record = record.asDict(True)
-    return json.dumps(record, default=str)
+    return _AS_JSON(record)

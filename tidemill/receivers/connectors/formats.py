@@ -17,6 +17,7 @@ from tidemill.receivers.connectors.http.receiver import HttpReceiver
 from tidemill.receivers.connectors.mqtt.receiver import MqttReceiver
 from tidemill.receivers.connectors.socket_receiver import RawSocketReceiver, SocketReceiver
 from tidemill.receivers.receiver import Receiver
+from tidemill.receivers.secret_values import EnvironmentSecret, FileSecret, Secret
 from tidemill.receivers.table_source import TEXT, ReceiverFormat
 
 BYTES = StructType([StructField("value", BinaryType())])
@@ -81,15 +82,8 @@ _MQTT: _Arguments = {
 }
 
 
-@dataclass(frozen=True)
-class _SecretInFile:
-    """Reads a secret from a file on the executor, so that no option, plan or checkpoint has it."""
-
-    path: str
-
-    def __call__(self) -> str:
-        with open(self.path, encoding="utf-8") as file:
-            return file.read().strip()
+# by the end of an option's name: where the secret is
+_SECRETS: Mapping[str, Callable[[str], Secret]] = {"File": FileSecret, "Env": EnvironmentSecret}
 
 
 @dataclass(frozen=True)
@@ -97,7 +91,7 @@ class _FromOptions:
     """Makes a receiver from options.
 
     ``required`` has an example for each required option. ``secret`` is an option that may also come from a
-    file, named by an option with ``File`` appended.
+    file or an environment variable, named by an option with ``File`` or ``Env`` appended.
     """
 
     name: str
@@ -108,9 +102,8 @@ class _FromOptions:
 
     @property
     def known_options(self) -> frozenset[str]:
-        return frozenset(
-            {*self.arguments, *([] if self.secret is None else [f"{self.secret}File"])}
-        )
+        places = [] if self.secret is None else [f"{self.secret}{end}" for end in _SECRETS]
+        return frozenset({*self.arguments, *places})
 
     def __call__(self, options: Mapping[str, str]) -> Receiver:
         read = Options(options, f"the {self.name} receiver")
@@ -120,14 +113,20 @@ class _FromOptions:
                 values[argument] = read.required(option, parse, self.required[option])
             elif option in read:
                 values[argument] = read.read(option, parse, None)
-        if self.secret is not None and (path := read.get(f"{self.secret}File")) is not None:
-            if self.secret in read:
-                raise OptionError(
-                    f"the {self.name} receiver has both {self.secret} and {self.secret}File: leave one out",
-                    option=f"{self.secret}File",
-                )
-            values[self.arguments[self.secret][0]] = _SecretInFile(path)
+        if self.secret is not None:
+            self._read_secret(self.secret, read, values)
         return self.make(**values)
+
+    def _read_secret(self, secret: str, read: Options, values: dict[str, Any]) -> None:
+        given = [name for name in (secret, *(f"{secret}{end}" for end in _SECRETS)) if name in read]
+        if len(given) > 1:
+            raise OptionError(
+                f"the {self.name} receiver has both {given[0]} and {given[1]}: leave one out",
+                option=given[1],
+            )
+        for end, place in _SECRETS.items():
+            if (where := read.get(f"{secret}{end}")) is not None:
+                values[self.arguments[secret][0]] = place(where)
 
 
 _SERVER = {"host": '"localhost"', "port": "9999"}

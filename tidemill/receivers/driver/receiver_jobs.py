@@ -77,7 +77,9 @@ class ReceiverJobs:
         try:
             self._inherited.apply()
             self._name_jobs(f"receiver of {receiver.name}")
-            task = ReceiverTask(self._setup, receiver.stream_id, receiver.name, attempt)
+            task = ReceiverTask(
+                self._setup, receiver.stream_id, receiver.name, attempt, receiver.read_back
+            )
             locations = [
                 each.location if isinstance(each, ExecutorInfo) else each for each in candidates
             ]

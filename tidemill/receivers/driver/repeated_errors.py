@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections import Counter
 
 MAX_KINDS = 100
+_NUMBER = re.compile(r"0x[0-9a-fA-F]+|\b(?=[0-9a-fA-F-]*\d)[0-9a-fA-F-]+\b|\d+")
 
 
 class RepeatedErrors:
     """Logs the first error of a kind in full, then only the 2nd, 4th, 8th, ... in one line.
+
+    Errors are of one kind if their texts differ only in numbers and addresses: ports, sizes, times, ids.
 
     >>> errors = RepeatedErrors()
     >>> errors.text("no connection", "")
     'no connection'
     >>> [errors.text("no connection", "") for _ in range(3)]
     ['no connection (2 times by now)', None, 'no connection (4 times by now)']
+    >>> errors.text("block a3f-17 of 420 bytes", "")
+    'block a3f-17 of 420 bytes'
+    >>> errors.text("block b91-18 of 7 bytes", "")
+    'block b91-18 of 7 bytes (2 times by now)'
     """
 
     def __init__(self) -> None:
@@ -25,7 +33,7 @@ class RepeatedErrors:
     def text(self, message: str, error: str) -> str | None:
         """Return what to log of an error, or None for nothing. ``error`` is its traceback, or empty."""
         lines = error.rstrip().splitlines()
-        kind = (message, lines[-1] if lines else "")
+        kind = (_without_numbers(message), _without_numbers(lines[-1] if lines else ""))
         with self._lock:
             if len(self._counts) > MAX_KINDS:
                 self._counts.clear()
@@ -36,3 +44,7 @@ class RepeatedErrors:
         if count & (count - 1):
             return None
         return f"{message} ({count} times by now)"
+
+
+def _without_numbers(text: str) -> str:
+    return _NUMBER.sub("#", text)

@@ -22,6 +22,7 @@ from tidemill.common.config import (
     RECEIVER_MAX_RATE,
     RECEIVER_MEMORY,
     RECEIVER_RESTART_DELAY_MS,
+    RECEIVER_STOP_TIMEOUT_MS,
     RECEIVER_WAL_ENABLE,
     RECEIVER_WAL_MAX_FAILURES,
     RECEIVER_WAL_ROLLING_INTERVAL_S,
@@ -45,7 +46,7 @@ from tidemill.receivers.driver.receiver_jobs import ReceiverJobs
 from tidemill.receivers.driver.receiver_pickle import pickle_receiver
 from tidemill.receivers.driver.tracker import ReceiverInput, ReceiverTracker
 from tidemill.receivers.executor.receiver_task import LOOPBACK, ExecutorSetup
-from tidemill.receivers.executor.supervisor import SupervisorSettings
+from tidemill.receivers.executor.supervision import SupervisorSettings
 from tidemill.receivers.messages import FROM_EXECUTORS
 from tidemill.receivers.tracked_blocks import TrackedBlocksSource
 from tidemill.spark.session.executors import SparkExecutors, task_slots
@@ -206,7 +207,8 @@ class RunningReceivers:
 def _receiver_input(stream_id: int, receiver: ReceiverOfStream) -> ReceiverInput:
     """Return what the tracker needs of a receiver. Raises if it cannot be pickled."""
     pickled = pickle_receiver(receiver.source.receiver, receiver.where)
-    return ReceiverInput(stream_id, receiver.name, receiver.source.receiver, pickled)
+    source = receiver.source
+    return ReceiverInput(stream_id, receiver.name, source.receiver, pickled, source.read_back())
 
 
 def _executor_setup(conf: Conf, directory: str | None, is_local: bool) -> ExecutorSetup:
@@ -227,6 +229,7 @@ def _executor_setup(conf: Conf, directory: str | None, is_local: bool) -> Execut
             RECEIVER_RESTART_DELAY_MS.read(conf),
             RECEIVER_WAL_MAX_FAILURES.read(conf),
             RECEIVER_MAX_HELD.read(conf),
+            RECEIVER_STOP_TIMEOUT_MS.read(conf),
         ),
         folders=_driver_folders(memory_bytes) if is_local else None,
     )

@@ -19,6 +19,7 @@ from tidemill.progress.events import (
     StreamEvent,
 )
 from tidemill.receivers.blocks.block import BlockInfo
+from tidemill.receivers.blocks.read_back import ReadBack, read_back_records
 from tidemill.receivers.driver.block_cleaner import BlockCleaner
 from tidemill.receivers.driver.block_reports import BlockReports
 from tidemill.receivers.driver.block_server_list import BlockServerList
@@ -77,12 +78,16 @@ TrackerEvent = (
 
 @dataclass(frozen=True)
 class ReceiverInput:
-    """An input stream that has a receiver. ``name`` is its name in the checkpoint."""
+    """An input stream that has a receiver. ``name`` is its name in the checkpoint.
+
+    ``read_back`` reads a block as the tasks of the stream will.
+    """
 
     stream_id: int
     name: str
     receiver: Receiver
     pickled: bytes
+    read_back: ReadBack = read_back_records
 
 
 class ReceiverTracker:

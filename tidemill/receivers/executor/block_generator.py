@@ -14,13 +14,9 @@ from typing import Any
 from tidemill.common.clock import Clock
 from tidemill.common.lines import count_lines
 from tidemill.common.recurring_timer import RecurringTimer
-from tidemill.errors import IllegalStateError
-from tidemill.receivers.blocks.format import (
-    EncodedBlock,
-    can_be_stored,
-    encode_lines,
-    encode_records,
-)
+from tidemill.errors import IllegalStateError, SourceError
+from tidemill.receivers.blocks.format import EncodedBlock, encode_lines, encode_records
+from tidemill.receivers.blocks.read_back import ReadBack, read_back_records, require_readable
 from tidemill.receivers.executor.rate_limiter import RateLimiter
 
 MAX_BLOCK_BYTES = 8 << 20
@@ -52,19 +48,26 @@ class PendingBlock:
     bytes: int = 0
     on_safe: dict[int, OnSafe] = field(default_factory=dict)
 
-    def encode(self) -> EncodedBlock:
+    def encode(self, read_back: ReadBack = read_back_records) -> EncodedBlock:
+        """Return the block; raise ``SourceError`` if its records cannot be written, or read back."""
         if self.of_lines:
-            return encode_lines(self.items, self.records)
-        return encode_records(self.items)
+            return require_readable(encode_lines(self.items, self.records), read_back)
+        return require_readable(encode_records(self.items), read_back, self.items)
 
-    def drop_unstorable(self) -> int:
+    def drop_unstorable(self, read_back: ReadBack = read_back_records) -> int:
         """Drop the records that cannot be stored, keep the others, and return how many were dropped."""
-        kept = [at for at, item in enumerate(self.items) if can_be_stored(item)]
-        dropped = len(self.items) - len(kept)
+        sizes = [count_lines(item) if self.of_lines else 1 for item in self.items]
+        kept = []
+        for at, item in enumerate(self.items):
+            try:
+                PendingBlock(self.of_lines, [item], sizes[at]).encode(read_back)
+                kept.append(at)
+            except SourceError:
+                pass
         self.items = [self.items[at] for at in kept]
         self.on_safe = {new: self.on_safe[at] for new, at in enumerate(kept) if at in self.on_safe}
-        self.records = len(self.items)
-        return dropped
+        self.records = sum(sizes[at] for at in kept)
+        return sum(sizes) - self.records
 
 
 class BlockGenerator:
@@ -73,6 +76,9 @@ class BlockGenerator:
     It calls ``push`` with one block after the other, in order. Meanwhile up to ``queue_size`` blocks wait;
     when the queue and the buffer are full, callers of :meth:`add` wait as well. This bounds the memory, and
     slows down the sender of a receiver that reads no further.
+
+    When ``push`` raises, the generator is dead: it refuses records, and calls ``on_death`` with the error, on
+    the pushing thread. Another one can go on with its :meth:`unpushed` blocks, as ``first_blocks``.
     """
 
     def __init__(
@@ -84,17 +90,20 @@ class BlockGenerator:
         interval_ms: int,
         queue_size: int,
         max_block_bytes: int = MAX_BLOCK_BYTES,
+        on_death: Callable[[BaseException], None] = lambda error: None,
+        first_blocks: Sequence[PendingBlock] = (),
     ) -> None:
         self._clock = clock
         self._limiter = limiter
         self._push = push
         self._queue_size = queue_size
         self._max_block_bytes = max_block_bytes
+        self._on_death = on_death
         self._state = GeneratorState.INITIALIZED
         self._buffer = PendingBlock(of_lines=False)
         self._is_due = False
         self._may_wait = True
-        self._queue: deque[PendingBlock] = deque()
+        self._queue = deque(first_blocks)
         self._changed = threading.Condition()
         self._timer = RecurringTimer(clock, interval_ms, self._on_interval, "blocks")
         self._pusher = threading.Thread(
@@ -148,8 +157,13 @@ class BlockGenerator:
                 self._changed.notify_all()
         if self._pusher.ident is not None and self._pusher is not threading.current_thread():
             self._pusher.join(timeout_s)  # 3
+        return sum(block.records for block in self.unpushed())
+
+    def unpushed(self) -> list[PendingBlock]:
+        """Return the blocks that have not been pushed, the oldest first: of a dead generator, the one that
+        it died of."""
         with self._changed:
-            return self._buffer.records + sum(block.records for block in self._queue)
+            return [*self._queue, *([self._buffer] if self._buffer.records else [])]
 
     # -- records come in -----------------------------------------------------------------------
 
@@ -246,12 +260,14 @@ class BlockGenerator:
                 block = self._queue[0]
             try:
                 self._push(block)
-            except BaseException:
+            except BaseException as error:
                 # `push` tries again by itself, and raises only when trying again is useless.
                 logger.exception("cannot push blocks any more")
                 with self._changed:
                     self._state = GeneratorState.STOPPED
                     self._changed.notify_all()
+                self._on_death(error)
+                self._timer.stop()
                 return
             with self._changed:
                 self._queue.popleft()

@@ -17,12 +17,14 @@ from pyspark import TaskContext
 
 from tidemill.common.clock import SystemClock
 from tidemill.common.rpc.signing import Endpoint
-from tidemill.errors import RpcTimeoutError, RpcUnavailableError
+from tidemill.errors import ReceiverError, RpcTimeoutError, RpcUnavailableError
 from tidemill.receivers.blocks.block import BlockInfo, BlockPlace
 from tidemill.receivers.blocks.files import BlockFiles, BlockFolders, block_folders
+from tidemill.receivers.blocks.read_back import ReadBack, read_back_records
 from tidemill.receivers.executor.block_handler import BlockHandler, Replica, open_log
 from tidemill.receivers.executor.rate_limiter import RateLimiter
-from tidemill.receivers.executor.supervisor import ReceiverSupervisor, SupervisorSettings
+from tidemill.receivers.executor.supervision import SupervisorSettings
+from tidemill.receivers.executor.supervisor import ReceiverSupervisor
 from tidemill.receivers.messages import (
     AddBlock,
     AddBlockServer,
@@ -168,7 +170,8 @@ class ReceiverTask:
 
     1. Ask the driver whether the receiver may run here. If not, end at once: the driver sends another task.
     2. Run the receiver; this thread waits.
-    3. When it has ended and its blocks are safe, tell the driver.
+    3. When it has ended and its blocks are safe, tell the driver. For a receiver that could not be stopped
+       for a restart, end with an error instead: the driver then starts the receiver again.
 
     A task that Spark repeats by itself does nothing: only the driver decides where a receiver runs. That is
     why an error is returned, not raised: Spark would repeat the task.
@@ -178,6 +181,7 @@ class ReceiverTask:
     stream_id: int
     stream_name: str
     attempt: int
+    read_back: ReadBack = read_back_records
 
     def __call__(self, receivers: Iterable[bytes]) -> Iterator[str]:
         for pickled in receivers:
@@ -225,6 +229,7 @@ class ReceiverTask:
             limiter,
             clock,
             self.setup.supervisor,
+            self.read_back,
         )
         calls = _ReceiverCalls(supervisor, files)
         host = place.host if place.server else LOOPBACK
@@ -245,6 +250,8 @@ class ReceiverTask:
             if place.server:
                 tracker.add_block_server(place.executor_id, place.host, place.server)
             self._supervise(supervisor)  # 2
+            if supervisor.is_abandoned:
+                raise ReceiverError(f"{supervisor.end_message}: another copy of it is started")
             tracker.deregister(supervisor.end_message, supervisor.end_error)  # 3
         finally:
             server.stop()
@@ -261,7 +268,10 @@ class ReceiverTask:
 
         threading.excepthook = on_failed_thread
         try:
-            supervisor.start()
+            # On a thread of its own: an onStart that never returns must not keep this task from ending.
+            threading.Thread(
+                target=supervisor.start, name="tidemill-receiver-start", daemon=True
+            ).start()
             supervisor.wait()
         finally:
             threading.excepthook = before

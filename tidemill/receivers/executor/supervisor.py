@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import enum
 import itertools
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 
@@ -17,6 +15,7 @@ from tidemill.common.fault_points import fault_point
 from tidemill.errors import IllegalStateError, ReceiverError, SourceError
 from tidemill.receivers.blocks.block import BlockInfo
 from tidemill.receivers.blocks.format import EncodedBlock, encode_batches, encode_records
+from tidemill.receivers.blocks.read_back import ReadBack, read_back_records, require_readable
 from tidemill.receivers.executor.block_generator import (
     BlockGenerator,
     GeneratorState,
@@ -25,8 +24,13 @@ from tidemill.receivers.executor.block_generator import (
 )
 from tidemill.receivers.executor.held_bytes import HeldBytes
 from tidemill.receivers.executor.rate_limiter import RateLimiter
+from tidemill.receivers.executor.supervision import (
+    Handler,
+    ReceiverPhase,
+    SupervisorSettings,
+    Tracker,
+)
 from tidemill.receivers.executor.unreported_blocks import UnreportedBlocks
-from tidemill.receivers.messages import BlockAdded, UpdateHeldBytes
 from tidemill.receivers.receiver import Receiver
 from tidemill.receivers.request_keys import RequestKey
 from tidemill.spark.session.failures import user_traceback
@@ -37,50 +41,11 @@ RETRY_LAST_MS = 30_000
 logger = logging.getLogger(__name__)
 
 
-class ReceiverPhase(enum.Enum):
-    STOPPED = "stopped"  # onStart() has not been called, or onStop() has
-    STARTED = "started"  # onStart() has been called, or is being called
-    STOPPING = "stopping"  # asked to stop; onStop() follows when onStart() has returned
-    ENDED = "ended"  # it will not start again
-
-
-class Tracker(Protocol):
-    """The driver's tracker, as the supervisor uses it."""
-
-    def add_block(
-        self,
-        info: BlockInfo,
-        keys: Sequence[RequestKey] = (),
-        first_unreported: int = 0,
-        oldest_segment: str = "",
-    ) -> BlockAdded: ...
-
-    def ask_held(self) -> UpdateHeldBytes: ...
-
-    def report_error(self, message: str, error: str) -> None: ...
-
-
-class Handler(Protocol):
-    """Stores blocks, for several threads at once: blocks that are stored at the same time share a write."""
-
-    def store(self, block_id: str, block: EncodedBlock) -> BlockInfo: ...
-
-    def discard(self, info: BlockInfo) -> None: ...
-
-
-@dataclass(frozen=True)
-class SupervisorSettings:
-    block_interval_ms: int = 200
-    queue_size: int = 10
-    restart_delay_ms: int = 2000
-    max_failures: int = 3
-    max_held_bytes: int = 4 << 30
-
-
 class ReceiverSupervisor:
     """Starts, restarts and stops a receiver, and makes its blocks safe.
 
-    A block becomes safe in these steps, each of which may be repeated:
+    A block that the stream could not read is refused first (:mod:`tidemill.receivers.blocks.read_back`).
+    Then it becomes safe in these steps, each of which may be repeated:
 
     1. store the block (:class:`tidemill.receivers.executor.block_handler.BlockHandler`);
     2. report it to the driver, which adds it (``AddBlock``);
@@ -97,6 +62,7 @@ class ReceiverSupervisor:
         limiter: RateLimiter,
         clock: Clock,
         settings: SupervisorSettings,
+        read_back: ReadBack = read_back_records,
     ) -> None:
         self.stream_id = stream_id
         self._receiver = receiver
@@ -106,6 +72,7 @@ class ReceiverSupervisor:
         self._limiter = limiter
         self._clock = clock
         self._settings = settings
+        self._read_back = read_back
         self._phase = ReceiverPhase.STOPPED
         self._phase_changed = threading.Condition(threading.RLock())
         # Held during onStart and onStop, which never run at the same time, nor twice in a row.
@@ -116,14 +83,20 @@ class ReceiverSupervisor:
         self._gives_up = False
         self.end_message = ""
         self.end_error: str = ""
-        self._generator = BlockGenerator(
-            clock,
-            limiter,
-            self._push,
-            interval_ms=settings.block_interval_ms,
-            queue_size=settings.queue_size,
-        )
+        self.is_abandoned = False
+        self._generator = self._new_generator()
         receiver._supervisor = self
+
+    def _new_generator(self, first_blocks: Sequence[PendingBlock] = ()) -> BlockGenerator:
+        return BlockGenerator(
+            self._clock,
+            self._limiter,
+            self._push,
+            interval_ms=self._settings.block_interval_ms,
+            queue_size=self._settings.queue_size,
+            on_death=self._on_dead_generator,
+            first_blocks=first_blocks,
+        )
 
     # -- the receiver's life -------------------------------------------------------------------
 
@@ -144,21 +117,59 @@ class ReceiverSupervisor:
                 if self._phase is not ReceiverPhase.STOPPED or self._is_ending:
                     return
                 self._phase = ReceiverPhase.STARTED
+            self._replace_dead_generator()
             try:
                 self._receiver.onStart()
             except BaseException as error:
                 self.restart("the receiver could not start", error)
 
-    def _stop_receiver(self) -> None:
-        with self._transition:
+    def _stop_receiver(self) -> bool:
+        """Call ``onStop``. Return False if it, or ``onStart`` before it, has not returned in time."""
+        if self._phase is not ReceiverPhase.STOPPING:
+            return True
+        timeout_s = self._settings.stop_timeout_ms / 1000
+        has_started = self._transition.acquire(timeout=timeout_s)
+        try:
             if self._phase is not ReceiverPhase.STOPPING:
-                return
-            try:
-                self._receiver.onStop()
-            except BaseException as error:
-                self.report_error("the receiver failed while it was being stopped", error)
+                return True
+            stopping = threading.Thread(target=self._call_on_stop, name="on-stop", daemon=True)
+            if has_started:
+                stopping.start()
+                stopping.join(timeout_s)
+                if not stopping.is_alive():
+                    return True
+        finally:
             with self._phase_changed:
-                self._phase = ReceiverPhase.STOPPED
+                if self._phase is ReceiverPhase.STOPPING:
+                    self._phase = ReceiverPhase.STOPPED
+            if has_started:
+                self._transition.release()
+        self.report_error(
+            f"{'onStop' if has_started else 'onStart'}() of the receiver has not returned {timeout_s:g} s "
+            "after it was asked to stop, and is given up: its threads may still run, and its connections "
+            "may still be open"
+        )
+        return False
+
+    def _call_on_stop(self) -> None:
+        try:
+            self._receiver.onStop()
+        except BaseException as error:
+            self.report_error("the receiver failed while it was being stopped", error)
+
+    def _on_dead_generator(self, error: BaseException) -> None:
+        if not self._gives_up:
+            self.restart("its records cannot be stored any more", error)
+
+    def _replace_dead_generator(self) -> None:
+        """Start another block generator if the last one has died. Only the block that it died of is lost."""
+        with self._phase_changed:
+            if self._is_ending or self._generator.state is not GeneratorState.STOPPED:
+                return
+            cause, *others = self._generator.unpushed()
+            self._generator = self._new_generator(others)
+            self._generator.start()
+        self.report_error(f"{cause.records} records are lost, because they cannot be stored")
 
     def restart(
         self, message: str, error: BaseException | None, delay_s: float | None = None
@@ -178,8 +189,11 @@ class ReceiverSupervisor:
         ).start()
 
     def _restart(self, delay_ms: int) -> None:
-        self._stop_receiver()
-        if self._clock.wait_till(self._clock.now_ms() + delay_ms, lambda: self._is_ending):
+        """Start the receiver again. IF it does not stop, give it up: the driver starts another copy of it."""
+        if not self._stop_receiver():
+            self.is_abandoned = True
+            self.stop("the receiver did not stop for its restart")
+        elif self._clock.wait_till(self._clock.now_ms() + delay_ms, lambda: self._is_ending):
             self._start_receiver()
 
     def stop(self, message: str, error: BaseException | None = None) -> None:
@@ -188,7 +202,7 @@ class ReceiverSupervisor:
             if self._is_ending:
                 return
             self._is_ending = True
-            self.end_message, self.end_error = message, describe(error)
+            self.end_message, self.end_error = message, _describe(error)
             if self._phase is ReceiverPhase.STARTED:
                 self._phase = ReceiverPhase.STOPPING
         self._generator.refuse_to_wait()
@@ -230,7 +244,7 @@ class ReceiverSupervisor:
     def report_error(self, message: str, error: BaseException | None = None) -> None:
         """Report an error to the driver, or log it here if the driver cannot be reached."""
         try:
-            self._tracker.report_error(message, describe(error))
+            self._tracker.report_error(message, _describe(error))
             logger.info("receiver of stream %d: %s", self.stream_id, message, exc_info=error)
         except Exception as unreachable:
             # Not above: the driver logs what it was told, in local mode on the same terminal.
@@ -250,13 +264,13 @@ class ReceiverSupervisor:
 
     def store(self, data: Any) -> None:
         if isinstance(data, (bytes, bytearray, memoryview)):
-            self._store_block(encode_records([bytes(data)]))
+            self._store_block(self.encode([bytes(data)]))
         elif isinstance(data, pa.RecordBatch):
-            self._store_block(encode_batches([data]))
+            self._store_block(require_readable(encode_batches([data]), self._read_back))
         elif isinstance(data, pa.Table):
-            self._store_block(encode_batches(data.to_batches()))
+            self._store_block(require_readable(encode_batches(data.to_batches()), self._read_back))
         elif isinstance(data, (list, Iterator)):
-            self._store_block(encode_records(list(data)))
+            self._store_block(self.encode(list(data)))
         else:
             self.store_record(data, None)
 
@@ -274,7 +288,11 @@ class ReceiverSupervisor:
 
         Return those that were; then nothing is stored, and the others are to be stored again.
         """
-        return self._store_block(encode_records(records), keys)
+        return self._store_block(self.encode(records), keys)
+
+    def encode(self, records: list[Any]) -> EncodedBlock:
+        """Return records as a block; raise ``SourceError`` if they cannot be written, or read back."""
+        return require_readable(encode_records(records), self._read_back, records)
 
     def _store_block(
         self, block: EncodedBlock, keys: Sequence[RequestKey] = ()
@@ -317,11 +335,11 @@ class ReceiverSupervisor:
 
     def _encode(self, pending: PendingBlock) -> EncodedBlock:
         try:
-            return pending.encode()
+            return pending.encode(self._read_back)
         except SourceError as error:
-            dropped = pending.drop_unstorable()
+            dropped = pending.drop_unstorable(self._read_back)
             self.report_error(f"{dropped} records are lost, because they cannot be stored", error)
-            return pending.encode()
+            return pending.encode(self._read_back)
 
     def _make_safe(
         self,
@@ -375,6 +393,6 @@ class ReceiverSupervisor:
         return IllegalStateError("nothing can be stored now: the receiver is being stopped")
 
 
-def describe(error: BaseException | None) -> str:
+def _describe(error: BaseException | None) -> str:
     """Return the traceback of an error, or an empty text."""
     return "" if error is None else user_traceback(error)

@@ -10,21 +10,24 @@ from pyspark import RDD, Accumulator, Broadcast, SparkContext
 from pyspark.cloudpickle import CloudPickler
 from pyspark.sql import DataFrame, SparkSession
 
+from tidemill.receivers.secret_values import LiteralSecret
 from tidemill.streaming.stream_handle import StreamHandle
 
 TIED_TO_A_RUN = (SparkContext, SparkSession, RDD, DataFrame, Broadcast, Accumulator, StreamHandle)
 """The classes whose objects mean nothing once their driver is gone, though some can be pickled."""
+NOT_WRITTEN_DOWN = (*TIED_TO_A_RUN, LiteralSecret)
+"""The classes whose objects are refused: also tokens and passwords, which others could read in the file."""
 
 
 class TiedToARunError(pickle.PicklingError):
-    """A program refers to an object of :data:`TIED_TO_A_RUN`."""
+    """A program refers to an object of :data:`NOT_WRITTEN_DOWN`."""
 
     def __init__(self, value: Any) -> None:
         super().__init__(f"{type(value).__name__} cannot outlive its driver")
 
 
 class ProgramPickler(CloudPickler):
-    """Pickles like cloudpickle, and refuses objects of :data:`TIED_TO_A_RUN`.
+    """Pickles like cloudpickle, and refuses objects of :data:`NOT_WRITTEN_DOWN`.
 
     ``classes`` are those that were pickled with all their methods, because they cannot be imported.
     """
@@ -34,7 +37,7 @@ class ProgramPickler(CloudPickler):
         self.classes: list[type] = []
 
     def reducer_override(self, obj: Any) -> Any:
-        if isinstance(obj, TIED_TO_A_RUN):
+        if isinstance(obj, NOT_WRITTEN_DOWN):
             raise TiedToARunError(obj)
         reduced = super().reducer_override(obj)  # type: ignore[no-untyped-call]
         if isinstance(obj, type) and reduced is not NotImplemented:

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 from pyspark import RDD, Accumulator, Broadcast, SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
+from tidemill.receivers.secret_values import LiteralSecret
 from tidemill.sources.queue import QueueSourceFactory
 from tidemill.streaming.graph.inputs import InputNode
 from tidemill.streaming.graph.node import DStreamNode
-from tidemill.streaming.program.program_pickler import TIED_TO_A_RUN, pickle_program
+from tidemill.streaming.program.program_pickler import NOT_WRITTEN_DOWN, pickle_program
 from tidemill.streaming.stream_handle import StreamHandle
 
 if TYPE_CHECKING:
@@ -30,6 +31,11 @@ REMEDIES: list[tuple[type | tuple[type, ...], str]] = [
     (
         (Broadcast, Accumulator),
         "make it inside the function when it is first needed: it does not survive its driver",
+    ),
+    (
+        LiteralSecret,
+        'a token or password stays out of files: give EnvironmentSecret("NAME") or FileSecret("path") '
+        "of tidemill.receivers, or a function that reads it",
     ),
     (StreamHandle, "combine streams with join(), union() or transformWith()"),
 ]
@@ -130,7 +136,7 @@ def _parts(value: Any) -> Iterator[Step]:
         yield "func", value.func
         yield from ((f"argument {n}", item) for n, item in enumerate(value.args))
         yield from value.keywords.items()
-    elif hasattr(value, "__dict__") and not isinstance(value, (type, *TIED_TO_A_RUN)):
+    elif hasattr(value, "__dict__") and not isinstance(value, (type, *NOT_WRITTEN_DOWN)):
         state = value.__getstate__()
         yield from (state if isinstance(state, dict) else vars(value)).items()
 

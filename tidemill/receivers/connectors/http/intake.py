@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tidemill.common.clock import Clock
-from tidemill.errors import IllegalStateError, ReceiverError
+from tidemill.errors import IllegalStateError, ReceiverError, SourceError
 from tidemill.receivers.executor.block_generator import MAX_BLOCK_BYTES
 from tidemill.receivers.request_keys import RequestKey
 
@@ -22,6 +22,7 @@ class Progress(enum.Enum):
     NOT_STORED = "not stored"  # nothing of it is kept
     UNCERTAIN = "uncertain"  # storing failed, but the driver may have it all the same
     KEY_REUSED = "key reused"  # the driver knows its key, from a request with another body
+    REFUSED = "refused"  # nothing of it is kept: a record in it can never be stored
 
 
 MAX_KEYS = 1000
@@ -40,7 +41,8 @@ class KeyReusedError(Exception):
 class Submission:
     """The records of one request, which become safe together. ``size`` is that of its body.
 
-    ``is_repeated`` is True if the driver has them from an earlier request with the same key.
+    ``is_repeated`` is True if the driver has them from an earlier request with the same key. ``refusal`` says
+    why they can never be stored.
     """
 
     records: Sequence[Any]
@@ -48,6 +50,7 @@ class Submission:
     key: RequestKey | None = None
     progress: Progress = Progress.WAITING
     is_repeated: bool = False
+    refusal: str = ""
     finished: threading.Event = field(default_factory=threading.Event)
 
 
@@ -67,12 +70,16 @@ class Intake:
     stored in another block (:mod:`tidemill.receivers.request_keys`). The keys that the intake remembers
     itself only spare that question.
 
+    ``check`` raises ``SourceError`` for records that cannot be stored, as ``store`` does. The request that
+    has them is refused, and the others of its block are stored.
+
     It calls ``on_failure`` when a block cannot be stored.
     """
 
     def __init__(
         self,
         store: Callable[[list[Any], Sequence[RequestKey]], Sequence[RequestKey]],
+        check: Callable[[list[Any]], object],
         on_failure: Callable[[str, BaseException], None],
         clock: Clock,
         *,
@@ -81,6 +88,7 @@ class Intake:
         max_block_bytes: int = MAX_BLOCK_BYTES,
     ) -> None:
         self._store = store
+        self._check = check
         self._on_failure = on_failure
         self._clock = clock
         self._gather_ms = gather_ms
@@ -203,7 +211,10 @@ class Intake:
     def _store_group(self, group: list[Submission]) -> list[Submission]:
         """Store requests, tell those whose outcome is known, and return the others."""
         repeated: dict[str, RequestKey] = {}
-        progress = self._try_to_store(group, repeated)
+        try:
+            progress = self._try_to_store(group, repeated)
+        except SourceError as error:
+            return self._refuse_bad(group, error)
         left = []
         with self._changed:
             for submission in group:
@@ -216,6 +227,29 @@ class Intake:
                     self._finish(submission, progress)
         return left
 
+    def _refuse_bad(self, group: list[Submission], error: SourceError) -> list[Submission]:
+        """Refuse the requests with records that cannot be stored, and return the others."""
+        for submission in group:
+            submission.refusal = self._why_bad(submission)
+        good = [each for each in group if not each.refusal]
+        if len(good) == len(group):
+            # Each can be stored, but not all together. They are told to come again, in other company.
+            self._report_failure(group, error)
+        with self._changed:
+            for submission in group:
+                if submission.refusal:
+                    self._finish(submission, Progress.REFUSED)
+                elif len(good) == len(group):
+                    self._finish(submission, Progress.NOT_STORED)
+        return [] if len(good) == len(group) else good
+
+    def _why_bad(self, submission: Submission) -> str:
+        try:
+            self._check(list(submission.records))
+        except SourceError as error:
+            return str(error)
+        return ""
+
     def _finish_repeated(self, submission: Submission, stored: RequestKey) -> None:
         assert submission.key is not None
         if submission.key.body != stored.body:
@@ -226,7 +260,10 @@ class Intake:
         self._finish(submission, Progress.SAFE)
 
     def _try_to_store(self, group: list[Submission], repeated: dict[str, RequestKey]) -> Progress:
-        """Store requests as one block. Put those into ``repeated`` that were stored before: none is then."""
+        """Store requests as one block. Put those into ``repeated`` that were stored before: none is then.
+
+        Raises ``SourceError`` if a record cannot be stored: then nothing is.
+        """
         try:
             keys = [one.key for one in group if one.key is not None]
             records = [record for one in group for record in one.records]
@@ -235,13 +272,18 @@ class Intake:
                 raise ReceiverError("the driver knows requests that it was not asked about")
             repeated.update(known)
             return Progress.SAFE
+        except SourceError:
+            raise
         except Exception as error:
             if self._is_closed and isinstance(error, IllegalStateError):
                 return Progress.NOT_STORED  # the receiver stopped while the block waited
-            self._on_failure(
-                f"the records of {len(group)} requests could not be stored: their clients are told to send "
-                "them again",
-                error,
-            )
+            self._report_failure(group, error)
             # The driver may know the block: perhaps only its answer was lost.
             return Progress.UNCERTAIN
+
+    def _report_failure(self, group: list[Submission], error: Exception) -> None:
+        self._on_failure(
+            f"the records of {len(group)} requests could not be stored: their clients are told to send "
+            "them again",
+            error,
+        )

@@ -17,6 +17,7 @@ from tidemill.receivers.connectors.http.intake import Intake
 from tidemill.receivers.connectors.http.server import HttpServer, HttpSettings
 from tidemill.receivers.receiver import Receiver
 from tidemill.receivers.request_keys import KeySettings
+from tidemill.receivers.secret_values import LiteralSecret
 
 FORMATS = ("lines", "json")
 STORE_GRACE_S = 20.0
@@ -45,9 +46,9 @@ class HttpReceiver(Receiver):
         path: the path to which clients post. ``GET /health`` answers 200 while the receiver runs.
         format: with ``"lines"``, each line of the body is a record, a ``str``. With ``"json"``, an object is
             a record, and so is each element of an array, or each line of ``application/x-ndjson``.
-        token: the token that requests must have in ``Authorization: Bearer <token>``. A function is called
-            on the executor, which keeps the token out of the checkpoint, as in
-            ``token=lambda: open("/run/secrets/token").read().strip()``.
+        token: the token that requests must have in ``Authorization: Bearer <token>``. A stream with a
+            checkpoint directory does not write a text down: give an ``EnvironmentSecret("EVENTS_TOKEN")``, a
+            ``FileSecret("/run/secrets/token")``, or another function, which is called on the executor.
         max_body_bytes: the largest body; a larger one is answered with 413.
         timeout_s: how long records may take to become safe; after that the answer is 503.
         read_timeout_s: how long a body may take to arrive.
@@ -118,7 +119,7 @@ class HttpReceiver(Receiver):
         self._host = host
         self._path = path
         self._format = format
-        self._token = token
+        self._token = LiteralSecret(token) if isinstance(token, str) else token
         self._max_body_bytes = max_body_bytes
         self._timeout_s = timeout_s
         self._read_timeout_s = read_timeout_s
@@ -138,7 +139,7 @@ class HttpReceiver(Receiver):
         return f"http://{f'[{host}]' if ':' in host else host}:{server.port}{self._path}"
 
     def onStart(self) -> None:
-        token = self._token() if callable(self._token) else self._token
+        token = None if self._token is None else self._token()
         settings = HttpSettings(
             self._path,
             self._format,
@@ -151,6 +152,7 @@ class HttpReceiver(Receiver):
         clock = SystemClock()
         intake = Intake(
             self._running_supervisor().store_requests,
+            self._running_supervisor().encode,
             self.reportError,
             clock,
             gather_ms=self._gather_ms,
@@ -188,9 +190,11 @@ class HttpReceiver(Receiver):
         return {**super().__getstate__(), "_server": None, "_intake": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        # Programs that earlier versions have written down know only the number.
+        # Programs of earlier versions know only the number of keys, and may have the token as a text.
         if "_remembered_keys" in state:
             state["_key_settings"] = KeySettings(state.pop("_remembered_keys"))
+        if isinstance(state.get("_token"), str):
+            state["_token"] = LiteralSecret(state["_token"])
         self.__dict__.update(state)
 
 

@@ -11,6 +11,7 @@ from pyspark import StorageLevel
 
 from tidemill.errors import OptionError, ReceiverError
 from tidemill.receivers.receiver import Receiver
+from tidemill.receivers.secret_values import LiteralSecret
 
 if TYPE_CHECKING:
     from tidemill.receivers.connectors.mqtt.session import MqttSession
@@ -53,8 +54,8 @@ class MqttReceiver(Receiver):
             client may use it.
         qos: 1, or 0 for messages that may be lost. (With QoS 2 a broker forgets a message before it is safe
             here. Messages published with QoS 2 arrive with 1.)
-        username, password: a password that is a function is called on the executor, which keeps the password
-            out of the checkpoint.
+        username, password: a stream with a checkpoint directory does not write a password down: give an
+            ``EnvironmentSecret``, a ``FileSecret``, or another function, which is called on the executor.
         tls: True, or a :class:`MqttTls`. The usual port is then 8883.
         protocol: ``"5"`` or ``"3.1.1"``.
         max_inflight: how many messages the broker may deliver before the first of them is acknowledged. This
@@ -117,7 +118,7 @@ class MqttReceiver(Receiver):
         self.client_id = client_id
         self.qos = qos
         self.username = username
-        self._password = password
+        self._password = LiteralSecret(password) if isinstance(password, str) else password
         self.tls = MqttTls() if tls is True else tls or None
         self.protocol = protocol
         self.max_inflight = max_inflight
@@ -125,6 +126,7 @@ class MqttReceiver(Receiver):
         self.keepalive_s = keepalive_s
         self._session: MqttSession | None = None
         self._was_connected = False
+        self.is_subscribed = False
 
     @property
     def where(self) -> str:
@@ -133,7 +135,9 @@ class MqttReceiver(Receiver):
 
     def password(self) -> str | None:
         """Return the password; call the user's function for it if there is one."""
-        return self._password() if callable(self._password) else self._password
+        if isinstance(self._password, str):  # in programs that earlier versions have written down
+            return self._password
+        return None if self._password is None else self._password()
 
     def onStart(self) -> None:
         try:
@@ -165,13 +169,15 @@ class MqttReceiver(Receiver):
                 "while the receiver was not connected are lost"
             )
         self._was_connected = True
+        self.is_subscribed = self.is_subscribed and has_session
 
     def on_ended(self, message: str, delay_s: float | None, error: BaseException | None) -> None:
         if not self.isStopped():
             self.restart(message, error, delay_s)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_session": None, "_was_connected": False}
+        fresh = {"_session": None, "_was_connected": False, "is_subscribed": False}
+        return {**super().__getstate__(), **fresh}
 
 
 def _check_range(option: str, value: Any, least: int, most: int, name: str = "") -> None:

@@ -190,7 +190,9 @@ class MqttSession:
                 receiver.qos, retainHandling=SubscribeOptions.RETAIN_SEND_IF_NEW_SUB
             )
             client.subscribe([(topic, options) for topic in receiver.topics])
-        else:
+        elif not receiver.is_subscribed:
+            # MQTT 3.1.1 sends retained messages with every subscription. The session has this one since the
+            # receiver made it; only at its first start other topics may be in the session.
             client.subscribe([(topic, receiver.qos) for topic in receiver.topics])
 
     def _on_subscribe(
@@ -207,6 +209,7 @@ class MqttSession:
                     f"{receiver.where} delivers {topic!r} only with QoS {reason.value}: messages may be "
                     "lost"
                 )
+        receiver.is_subscribed = True
         logger.info("subscribed to %s of %s", ", ".join(receiver.topics), receiver.where)
 
     def _on_unsubscribe(
