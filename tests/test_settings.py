@@ -131,6 +131,10 @@ TESTS = {
         STREAM,
         "test_blocks_stay_in_as_much_memory_as_they_may",
     ),
+    "spark.tidemill.receiver.stopTimeout": (
+        "receivers/executor/test_supervisor.py",
+        "test_an_on_stop_that_does_not_return_is_given_up_and_the_receiver_starts_elsewhere",
+    ),
     "spark.tidemill.receiver.maxHeld": (
         RECEIVERS,
         "test_what_a_window_keeps_does_not_hold_the_receiver_back",
