@@ -61,8 +61,10 @@ class FakeTime:
         self.wall_ms = 10_000_000
         self.monotonic_ms = 5_000
 
-    def clock(self) -> SystemClock:
-        return SystemClock(lambda: self.wall_ms * 1_000_000, lambda: self.monotonic_ms * 1_000_000)
+    def clock(self, logs_jumps: bool = False) -> SystemClock:
+        return SystemClock(
+            lambda: self.wall_ms * 1_000_000, lambda: self.monotonic_ms * 1_000_000, logs_jumps
+        )
 
     def pass_ms(self, ms: int) -> None:
         self.wall_ms += ms
@@ -97,6 +99,24 @@ def test_system_clock_follows_a_jump_forward() -> None:
     assert clock.now_ms() == 10_060_000
     time.pass_ms(1)
     assert clock.now_ms() == 10_060_001
+
+
+def test_the_log_says_when_somebody_has_set_the_clock(caplog: pytest.LogCaptureFixture) -> None:
+    time = FakeTime()
+    clock = time.clock(logs_jumps=True)
+    for _ in range(100):  # adjusted, little by little
+        time.pass_ms(1000)
+        time.wall_ms += 1
+        clock.now_ms()
+    assert caplog.messages == []
+    for jump_ms in (86_400_000, -86_400_000):
+        time.wall_ms += jump_ms
+        for _ in range(3):
+            time.pass_ms(1000)
+            clock.now_ms()
+    forward, back = caplog.messages
+    assert "86400.0 s forward" in forward
+    assert "set back by 86400.0 s" in back
 
 
 def test_a_stream_that_was_ahead_of_the_clock_goes_on_from_there() -> None:

@@ -548,3 +548,50 @@ def test_a_window_never_shrinks_because_files_were_archived_between_two_runs(
         (tmp_path / f"archived-{number}").rename(incoming / f"f{number}")
     runs.run(build, 0)
     assert runs.written()[f"batch-{START_MS // 1000 + 5}"] == [4]
+
+
+DAY_MS = 86_400_000
+
+
+def test_a_clock_set_a_day_forward_and_back_hides_no_file(
+    stream: Stream, put: Callable[..., Path], incoming: Path
+) -> None:
+    read = collected(stream.ssc.textFileStream(str(incoming)))
+    stream.ssc.start()
+    put("before", "before\n")
+    stream.driver.run(1)
+    stream.driver.run(DAY_MS // 1000)
+    put("a-day-ahead", "a-day-ahead\n")
+    stream.driver.run(1)
+    stream.clock.set_back(DAY_MS)
+    for hour in range(4):  # longer than old files are remembered
+        put(f"back-{hour}", f"back-{hour}\n", age_ms=DAY_MS)
+        stream.driver.run(1)
+        stream.driver.run(3600)
+    put("moved-in-late", "moved-in-late\n", age_ms=DAY_MS + 30_000)
+    stream.driver.run(1)
+    stream.driver.run(DAY_MS // 1000)
+    names = ["before", "a-day-ahead", *(f"back-{hour}" for hour in range(4)), "moved-in-late"]
+    assert [row for rows in read for row in rows] == names
+
+
+def test_restarts_with_a_clock_set_a_day_forward_and_back_read_each_file_once(
+    runs: Runs, incoming: Path
+) -> None:
+    def add(name: str, at_s: int) -> None:
+        staged = incoming.parent / "staged"
+        staged.write_text(f"{name}\n")
+        os.utime(staged, (at_s, at_s))
+        staged.rename(incoming / name)
+
+    def build(ssc: StreamingContext) -> None:
+        save(ssc.textFileStream(str(incoming)), runs.results)
+
+    start_s, day_s = START_MS // 1000, DAY_MS // 1000
+    runs.run(build, 1, clock_ms=START_MS)
+    times_s = [start_s + 2, start_s + day_s, start_s + day_s + 2, start_s + 10, start_s + 20]
+    for number, time_s in enumerate(times_s):
+        add(f"file-{number}", time_s)
+        runs.run(build, 2, clock_ms=time_s * 1000)
+    rows = [row for rows in runs.written().values() for row in rows]
+    assert rows == [f"file-{number}" for number in range(len(times_s))]

@@ -6,13 +6,20 @@ runs the same code on a :class:`ManualClock` and moves it with :meth:`ManualCloc
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
+logger = logging.getLogger(__name__)
+
 FOREVER_MS = 1 << 52
 """A time that never comes, for a thread that waits only to be interrupted."""
+
+JUMP_NS = 5_000_000_000
+"""By how much the wall clock must have moved against the monotonic clock for the log to say so: more than it
+is usually adjusted by between two looks."""
 
 
 def never() -> bool:
@@ -67,12 +74,16 @@ class SystemClock(Clock):
     next batch time would stand still for as long. This clock instead continues from where it was, at the
     speed of the monotonic clock, until the wall clock has caught up. :meth:`start_after` does the same
     for a stream that restarts after the wall clock was set back behind its last batch.
+
+    With ``logs_jumps`` the log says when somebody has set the wall clock. Only the clock of a stream does, so
+    that a jump is one line of the log and not one for each clock of the process.
     """
 
     def __init__(
         self,
         wall_ns: Callable[[], int] = time.time_ns,
         monotonic_ns: Callable[[], int] = time.monotonic_ns,
+        logs_jumps: bool = False,
     ) -> None:
         super().__init__()
         self._wall_ns = wall_ns
@@ -80,15 +91,35 @@ class SystemClock(Clock):
         self._anchor_lock = threading.Lock()
         self._anchor_wall_ns = wall_ns()
         self._anchor_monotonic_ns = monotonic_ns()
+        self._logs_jumps = logs_jumps
+        # How far the wall clock is ahead of the monotonic clock, as of the last look.
+        self._ahead_ns = self._anchor_wall_ns - self._anchor_monotonic_ns
 
     def now_ms(self) -> int:
         with self._anchor_lock:
             wall_ns, monotonic_ns = self._wall_ns(), self._monotonic_ns()
+            if self._logs_jumps:
+                self._log_jump(wall_ns - monotonic_ns)
             expected_ns = self._anchor_wall_ns + (monotonic_ns - self._anchor_monotonic_ns)
             if wall_ns >= expected_ns:
                 self._anchor_wall_ns, self._anchor_monotonic_ns = wall_ns, monotonic_ns
                 return wall_ns // 1_000_000
             return expected_ns // 1_000_000
+
+    def _log_jump(self, ahead_ns: int) -> None:
+        jump_ns, self._ahead_ns = ahead_ns - self._ahead_ns, ahead_ns
+        if jump_ns >= JUMP_NS:
+            logger.warning(
+                "the clock of this machine went %.1f s forward at once (it was set, or the machine slept): "
+                "the stream's time follows",
+                jump_ns / 1e9,
+            )
+        elif jump_ns <= -JUMP_NS:
+            logger.warning(
+                "the clock of this machine was set back by %.1f s: the stream's time goes on from where it "
+                "was, until that clock has caught up",
+                -jump_ns / 1e9,
+            )
 
     def wall_ms(self) -> int:
         return self._wall_ns() // 1_000_000
@@ -130,6 +161,11 @@ class ManualClock(Clock):
             self._now_ms += by_ms
             self._wall_ms += by_ms
             self._changed.notify_all()
+
+    def set_back(self, by_ms: int) -> None:
+        """Set the machine's own clock back. The time of a stream does not go back."""
+        with self._changed:
+            self._wall_ms -= by_ms
 
     def set_to(self, time_ms: int) -> None:
         """Move the clock to ``time_ms``, which must not lie in its past."""

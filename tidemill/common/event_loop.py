@@ -44,6 +44,11 @@ class EventLoop(Generic[Event]):
         self._events.put(event)
         return True
 
+    @property
+    def is_stopped(self) -> bool:
+        """True once :meth:`stop` was called: a handler that takes long should return."""
+        return self._stopped.is_set()
+
     def is_current_thread(self) -> bool:
         return self._thread is threading.current_thread()
 

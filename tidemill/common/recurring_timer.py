@@ -15,8 +15,8 @@ logger = logging.getLogger(__name__)
 class RecurringTimer:
     """Calls ``callback(time_ms)`` on its own thread at each multiple of ``period_ms``.
 
-    It skips no time: for one that passed while the callback was busy, or while the process slept, it calls
-    the callback late. ``time_ms`` is always the planned time.
+    ``time_ms`` is the last multiple that the clock has reached. If several have passed, because the callback
+    was busy, the process slept or the clock was set forward, there is one call for all of them.
     """
 
     def __init__(
@@ -40,9 +40,9 @@ class RecurringTimer:
 
     def start(self, start_ms: int | None = None) -> int:
         """Start ticking at ``start_ms`` (default: :meth:`first_time_ms`) and return that time."""
-        self._next_ms = self.first_time_ms() if start_ms is None else start_ms
+        first_ms = self._next_ms = self.first_time_ms() if start_ms is None else start_ms
         self._thread.start()
-        return self._next_ms
+        return first_ms
 
     def stop(self, timeout_s: float = 10.0) -> None:
         """Stop ticking: no callback begins after this returns. Idempotent; the callback may call it too."""
@@ -58,11 +58,11 @@ class RecurringTimer:
 
     def _run(self) -> None:
         while self._clock.wait_till(self._next_ms, self._stopped.is_set):
+            passed_ms = self._clock.now_ms() - self._next_ms
+            reached_ms = self._next_ms + passed_ms // self._period_ms * self._period_ms
             try:
-                self._callback(self._next_ms)
+                self._callback(reached_ms)
             except BaseException:
                 # Go on with the next tick: one failed callback must not end the stream silently.
-                logger.exception(
-                    "timer %s: its callback failed at %d ms", self._name, self._next_ms
-                )
-            self._next_ms += self._period_ms
+                logger.exception("timer %s: its callback failed at %d ms", self._name, reached_ms)
+            self._next_ms = reached_ms + self._period_ms

@@ -204,7 +204,7 @@ class StreamingQueryManager(PySparkStreamingQueryManager):
                 output_mode,
                 ProcessingTime(0) if trigger is None else trigger,
                 Options(options),
-                SystemClock() if clock is None else clock,
+                SystemClock(logs_jumps=True) if clock is None else clock,
             )
             execution = self._factory()(spec, self._bus, self._end)  # 3
         except BaseException:

@@ -61,7 +61,7 @@ class StreamLifecycle:
             raise IllegalStateError("this SparkContext has been stopped: make a new one first")
         require_pinned_threads(spark_context)
         self._sc = spark_context
-        self._clock = clock or SystemClock()
+        self._clock = clock or SystemClock(logs_jumps=True)
         self._graph = DStreamGraph(spark_context, duration_ms(batch_s, "batchDuration"))
         self._bus = ListenerBus(
             "streaming-listeners", LISTENER_QUEUE_CAPACITY.read(spark_context.getConf())

@@ -49,7 +49,8 @@ class DirectoryLister(Protocol):
     ) -> list[FoundFile]:
         """Return the files modified after the one time and not after the other, without those in ``skip``.
 
-        ``modified_after_ms`` never goes back from one call to the next. A directory that is missing is
+        ``modified_after_ms`` goes back only with the machine's clock: a file that was too old before is then
+        looked at in its turn. A directory that is missing is
         reported in the log and counts as empty. Raise :class:`InputUnavailableError` for one that is there
         and cannot be listed: its files are not known, which is not the same as none.
         """

@@ -40,12 +40,16 @@ RECORD_SIZE = "record-size"
 UNLISTED = "unlisted"
 """The log entry with the beginning of the window that no listing has been made of."""
 
+FORGOTTEN = "forgotten"
+"""The log entry with the latest modification time of the files that the stream may have forgotten."""
+
 REPLACED = "replaced-"
 """Begins the name of the log entry with the file that a batch reads at a position, instead of the one that
 was found: that one was replaced before it was read."""
 
-CLOCK_MAY_GO_BACK_MS = 2 * 3_600_000
-"""How far the machine's clock may be set back without a file being missed or taken twice."""
+REMEMBERED_MS = 2 * 3_600_000
+"""How long before the window a file may have been modified to be remembered: the machine's clock may be set
+back, and the window with it."""
 
 
 class RecordFilesSource(RecordSource):
@@ -56,6 +60,13 @@ class RecordFilesSource(RecordSource):
     its path, its modification time and its size, and is taken exactly once: a name that is used again stands
     for another file. Files come in the order of their modification times. All of that holds
     through restarts: the source writes files to its log before a batch is planned with them.
+
+    Files get their times from the machine's own clock, and the window follows that clock back when it is set
+    back, although the time of the stream goes on. It never goes back to files that are forgotten: the latest
+    modification time of those is known (on the disk, before their entries are deleted).
+
+    IF the stream leaves out batch times, the window of the next batch begins with the last listing: it has
+    the files that the batches in between would have found.
 
     IF a file was replaced after a batch was planned with it, and before the batch is done (it waited for its
     turn, or it failed because of the file, which was then repaired), the batch reads the file that is there:
@@ -96,7 +107,12 @@ class RecordFilesSource(RecordSource):
         self._log_end = 0
         # Entries on disk: the position of an entry to the latest modification time in it.
         self._entries: dict[str, int] = {}
+        # Where the window began at the last listing, and which time that listing was for.
         self._oldest_ms = 0
+        self._listed_ms: int | None = None
+        # The latest modification time of a file that may be forgotten. None: an earlier version wrote the
+        # log.
+        self._forgotten_ms: int | None = None
         # Where the window of the first listing that failed began, until one succeeds.
         self._unlisted_ms: int | None = None
         self._is_unlisted_reported = False
@@ -108,8 +124,8 @@ class RecordFilesSource(RecordSource):
         self._left_out = LeftOut.from_conf(spark_context.getConf())
 
     def defined(self, time_ms: int) -> None:
-        oldest_ms = time_ms - self._remember_ms - CLOCK_MAY_GO_BACK_MS
-        for file in self._lister.find(oldest_ms, 1 << 62, ()):
+        self._forgotten_ms = time_ms - self._remember_ms - REMEMBERED_MS
+        for file in self._lister.find(self._forgotten_ms, 1 << 62, ()):
             self._seen.add(file)
 
     def start(self, runtime: SourceRuntime) -> None:
@@ -118,8 +134,11 @@ class RecordFilesSource(RecordSource):
             return
         entries = runtime.log.entries()
         if BEFORE not in entries:
+            if self._forgotten_ms is not None:
+                runtime.log.put(FORGOTTEN, [self._forgotten_ms])
             runtime.log.put(BEFORE, map(asdict, self._seen))
             return
+        self._forgotten_ms = entries[FORGOTTEN][0] if FORGOTTEN in entries else None
         self._seen = set(self._files_of_before(entries[BEFORE]))
         if UNLISTED in entries:
             (self._unlisted_ms,) = entries[UNLISTED]
@@ -189,15 +208,13 @@ class RecordFilesSource(RecordSource):
             self._logged_record_bytes = record_bytes
 
     def _discover(self, time_ms: int) -> None:
-        """Append new files to the log. They stay there, however long a limit holds them back.
-
-        Files get their times from the machine's own clock. When that is set back, the stream's clock is ahead
-        of it, and a file that comes now is not old. The window follows only so far: the files that it may
-        come back to must still be known.
-        """
+        """Append new files to the log. They stay there, however long a limit holds them back."""
         now_ms = time_ms if self._runtime is None else min(time_ms, self._runtime.clock.wall_ms())
-        window_ms = max(self._oldest_ms, time_ms - self._remember_ms)
-        oldest_ms = max(now_ms - self._remember_ms, window_ms - CLOCK_MAY_GO_BACK_MS)
+        window_ms = now_ms - self._remember_ms
+        if self._forgotten_ms is None:
+            self._forgotten_ms = time_ms - self._remember_ms - REMEMBERED_MS
+        since_ms = window_ms if self._listed_ms is None else min(window_ms, self._listed_ms)
+        oldest_ms = max(since_ms, self._forgotten_ms)
         if self._unlisted_ms is not None:
             oldest_ms = min(oldest_ms, self._unlisted_ms)
         try:
@@ -212,8 +229,13 @@ class RecordFilesSource(RecordSource):
             self._unlisted_ms = None
         self._is_unlisted_reported = False
         self._oldest_ms = window_ms
-        forgotten_ms = self._oldest_ms - CLOCK_MAY_GO_BACK_MS
-        self._seen = {file for file in self._seen if file.modified_ms > forgotten_ms}
+        self._listed_ms = time_ms
+        too_old_ms = window_ms - REMEMBERED_MS
+        forgotten = {file for file in self._seen if file.modified_ms <= too_old_ms}
+        self._seen -= forgotten
+        self._forgotten_ms = max(
+            self._forgotten_ms, max((file.modified_ms for file in forgotten), default=0)
+        )
 
     def _keep_window(self, oldest_ms: int, error: InputUnavailableError) -> None:
         """Let the window begin here until a listing succeeds: on the disk first, then in memory."""
@@ -303,18 +325,27 @@ class RecordFilesSource(RecordSource):
         """Delete log entries that no batch will read and whose files no listing can mistake for new."""
         if self._runtime is None or self._runtime.log is None:
             return
-        starts = sorted(map(int, self._entries))
-        for start, next_start in pairwise([*starts, self._log_end]):
-            too_old_ms = self._oldest_ms - CLOCK_MAY_GO_BACK_MS
-            if next_start <= end and self._entries[str(start)] <= too_old_ms:
-                if next_start == self._log_end:
-                    return  # the last entry tells where the log ends
-                for position in range(start, next_start):
-                    if position in self._replaced:
-                        self._runtime.log.delete(f"{REPLACED}{position}")
-                        self._replaced.remove(position)
-                self._runtime.log.delete(str(start))
-                del self._entries[str(start)]
+        too_old_ms = self._oldest_ms - REMEMBERED_MS
+        starts = sorted(
+            map(int, self._entries)
+        )  # the last entry tells where the log ends, and stays
+        old = [
+            (start, next_start)
+            for start, next_start in pairwise(starts)
+            if next_start <= end and self._entries[str(start)] <= too_old_ms
+        ]
+        if not old:
+            return
+        latest_ms = max(self._entries[str(start)] for start, _ in old)
+        self._forgotten_ms = max(self._forgotten_ms or 0, latest_ms)
+        self._runtime.log.put(FORGOTTEN, [self._forgotten_ms])
+        for start, next_start in old:
+            for position in range(start, next_start):
+                if position in self._replaced:
+                    self._runtime.log.delete(f"{REPLACED}{position}")
+                    self._replaced.remove(position)
+            self._runtime.log.delete(str(start))
+            del self._entries[str(start)]
 
     def _files(self, range_: OffsetRange) -> list[FoundFile]:
         return [self._log[position] for position in range(range_.start, range_.end)]

@@ -138,7 +138,6 @@ class DStreamGraph(GraphBase):
         """Note the ranges of a batch: a new one, or one of an earlier run that a window looks back at."""
         with self.lock:
             self._batches[batch.time_ms] = batch
-            self.planned_until_ms = batch.time_ms
 
     def outputs_at(self, time_ms: int) -> dict[int, CreationSite]:
         """Return the output operations that have something to do in the batch of ``time_ms``."""
@@ -174,6 +173,26 @@ class DStreamGraph(GraphBase):
     def longest_input_memory_ms(self) -> int:
         """Return how long after its batch a range of any input may still be read."""
         return max((stream.remember_ms for stream in self.inputs), default=0)
+
+    def looks_back_ms(self) -> int:
+        """Return for how long after a batch a window may show something of it; 0 without windows."""
+        reaches_ms = dict.fromkeys(self._nodes, 0)
+        for node in self._nodes:
+            for parent in node.dependencies:
+                reach_ms = reaches_ms[node] + node.looks_back_ms
+                reaches_ms[parent] = max(reaches_ms[parent], reach_ms)
+        return max(reaches_ms.values(), default=0)
+
+    def may_change_without_input(self) -> bool:
+        """Return True if a batch without input can change state."""
+        return any(
+            node.function.runs_without_records for node in self.stateful if node in self._nodes
+        )
+
+    def state_changed_ms(self) -> int:
+        """Return the time of the last batch of this run that changed state; -1 if none did."""
+        with self.lock:
+            return max((node.changed_ms for node in self.stateful), default=-1)
 
     def nodes(self) -> list[DStreamNode]:
         """Return every node that has a part in the stream, after all nodes that it depends on."""

@@ -32,7 +32,6 @@ class GraphBase:
         self.unpersist = UNPERSIST.read(spark_context.getConf())
         self.lock = threading.RLock()
         self.zero_ms = 0
-        self.planned_until_ms = -1
         self.running_state: RunningState | None = None
         self.program_classes = ProgramClasses()
         # The id of a stream that has a checkpoint directory.
@@ -47,6 +46,10 @@ class GraphBase:
     def state(self) -> StateOperators | None:
         """The versions of the state of this run; None in a stream without state, or before its start."""
         return None if self.running_state is None else self.running_state.operators
+
+    def has_batch(self, time_ms: int) -> bool:
+        """Return False for a time whose batch was left out, or forgotten, or is not planned yet."""
+        return time_ms in self._batches
 
     def batch_id(self, time_ms: int) -> int:
         """Return the id of the batch that was planned for ``time_ms``."""

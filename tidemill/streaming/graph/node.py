@@ -64,9 +64,14 @@ class DStreamNode(ABC):
     # -- the stream starts ---------------------------------------------------------------------
 
     @property
+    def looks_back_ms(self) -> int:
+        """How long before a batch the RDDs of the dependencies may be from which its RDD is made."""
+        return 0
+
+    @property
     def parent_remember_ms(self) -> int:
         """The time for which this node needs the RDDs of its dependencies."""
-        return self.remember_ms
+        return self.remember_ms + self.looks_back_ms
 
     def initialize(self, zero_ms: int, remember_ms: int) -> None:
         """Set the zero time, and remember RDDs for at least ``remember_ms``."""
@@ -107,8 +112,9 @@ class DStreamNode(ABC):
         """Return the RDD of ``time_ms``, made at the first call, or None if there is none."""
         if time_ms in self.generated:
             return self.generated[time_ms]
-        # A batch that is not planned yet, or forgotten, has only some of its parts: never make its RDD.
-        is_known = self._forgotten_until_ms < time_ms <= self.graph.planned_until_ms
+        # A batch that is not planned yet, or forgotten, has only some of its parts: never make its RDD. Times
+        # that the stream has left out have no batch at all.
+        is_known = self._forgotten_until_ms < time_ms and self.graph.has_batch(time_ms)
         if not is_known or not self.is_time_valid(time_ms):
             return None
         with batch_parallelism(self.graph.tasks_at(time_ms)):

@@ -112,9 +112,9 @@ class ReducedWindowNode(DStreamNode):
         self._since_refresh = 0
 
     @property
-    def parent_remember_ms(self) -> int:
+    def looks_back_ms(self) -> int:
         # Blocks that leave a window are needed once more, to take them out of the state.
-        return self.remember_ms + self._window_ms
+        return self._window_ms
 
     def compute(self, time_ms: int) -> RDD[Any] | None:
         window_start_ms = time_ms - self._window_ms

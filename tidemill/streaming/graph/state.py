@@ -83,6 +83,8 @@ class StatefulNode(DStreamNode):
         # It is in the state store before the program is written: a recovered stream does not need it.
         self.initial = None
         self._reports: Accumulator[Reports] | None = None
+        # The time of the last batch that changed the state.
+        self.changed_ms = -1
 
     def write_initial_state(self, state: OperatorState, time_ms: int) -> None:
         """Begin with the user's pairs, as if they had come in the first batch."""
@@ -133,7 +135,10 @@ class StatefulNode(DStreamNode):
         self._persisted_here[time_ms] = result
         if not is_replay:
             compute_fully(result)
-            operators.written(self.operator_id, batch_id, self._collect_reports(batch_id))
+            written = self._collect_reports(batch_id)
+            if any(each.changed for each in written):
+                self.changed_ms = time_ms
+            operators.written(self.operator_id, batch_id, written)
         return result
 
     def _collect_reports(self, batch_id: int) -> list[WrittenVersion]:

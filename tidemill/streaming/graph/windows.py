@@ -23,8 +23,8 @@ class WindowedNode(DStreamNode):
             parent.storage_level = StorageLevel.MEMORY_ONLY
 
     @property
-    def parent_remember_ms(self) -> int:
-        return self.remember_ms + self._window_ms
+    def looks_back_ms(self) -> int:
+        return self._window_ms
 
     def compute(self, time_ms: int) -> RDD[Any] | None:
         (parent,) = self.dependencies

@@ -12,8 +12,10 @@ from tidemill.common.recurring_timer import RecurringTimer
 
 
 @dataclass(frozen=True)
-class BatchTimeReached:
-    time_ms: int
+class BatchTimesReached:
+    """The clock shows this batch time. Earlier ones may have passed with it."""
+
+    last_ms: int
 
 
 @dataclass(frozen=True)
@@ -24,20 +26,22 @@ class Drain:
 
 
 class JobGenerator:
-    """One timer, one event loop: ``plan`` is called for every batch time, in order, on one thread.
+    """One timer, one event loop: ``plan`` is called for one batch time after the other, on one thread.
 
-    A clock that jumps ahead makes up for the batch times in between.
+    It gets the time and the last batch time that the clock has reached. It returns the next time to plan,
+    which is the following one unless batches that were missed are left out.
     """
 
     def __init__(
         self,
         clock: Clock,
         batch_ms: int,
-        plan: Callable[[int], None],
+        plan: Callable[[int, int], int],
         on_error: Callable[[BaseException], None],
     ) -> None:
         self._plan = plan
-        self._events: EventLoop[BatchTimeReached | Drain] = EventLoop(
+        self._next_ms = 0
+        self._events: EventLoop[BatchTimesReached | Drain] = EventLoop(
             "job-generator", self._on_event, on_error
         )
         self._timer = RecurringTimer(clock, batch_ms, self._on_batch_time, "batches")
@@ -48,6 +52,7 @@ class JobGenerator:
 
     def start(self, first_ms: int) -> None:
         """Begin with the batch of ``first_ms``, which may have passed."""
+        self._next_ms = first_ms
         self._events.start()
         self._timer.start(first_ms)
 
@@ -63,16 +68,21 @@ class JobGenerator:
     def is_current_thread(self) -> bool:
         return self._events.is_current_thread()
 
+    @property
+    def is_stopped(self) -> bool:
+        return self._events.is_stopped
+
     def stop(self) -> None:
         self._timer.stop()
         self._events.stop()
 
     def _on_batch_time(self, time_ms: int) -> None:
-        self._events.post(BatchTimeReached(time_ms))
+        self._events.post(BatchTimesReached(time_ms))
 
-    def _on_event(self, event: BatchTimeReached | Drain) -> None:
+    def _on_event(self, event: BatchTimesReached | Drain) -> None:
         match event:
-            case BatchTimeReached(time_ms):
-                self._plan(time_ms)
+            case BatchTimesReached(last_ms):
+                while self._next_ms <= last_ms and not self._events.is_stopped:
+                    self._next_ms = self._plan(self._next_ms, last_ms)
             case Drain(reached):
                 reached.set()

@@ -23,6 +23,7 @@ from tidemill.batches.recovery import NOTHING_LOGGED, recover
 from tidemill.batches.runner import BatchRunner, RunningStream
 from tidemill.common.clock import Clock
 from tidemill.common.config import CONCURRENT_JOBS
+from tidemill.common.times import to_datetime
 from tidemill.errors import BatchError, CheckpointError
 from tidemill.progress.listener_bus import ListenerBus
 from tidemill.spark.session.job_properties import is_stopped
@@ -30,6 +31,7 @@ from tidemill.streaming.program.upgrade import unfinished_of_another_interval
 from tidemill.streaming.scheduling.dstream_pipeline import DStreamPipeline
 from tidemill.streaming.scheduling.job_generator import JobGenerator
 from tidemill.streaming.scheduling.job_scheduler import JobScheduler
+from tidemill.streaming.scheduling.missed_batches import MissedBatches
 from tidemill.streaming.scheduling.stream_errors import BatchNames, StreamErrors
 
 if TYPE_CHECKING:
@@ -81,6 +83,7 @@ class StreamRun:
         self._scheduler = JobScheduler(
             self._runner, batch_threads, self._on_scheduler_error, lambda: _on_own_thread(on_halt)
         )
+        self._missed = MissedBatches(graph, self._wait_until_run)
         self._first_ms = 0
         self._unfinished: list[Batch] = []
 
@@ -104,6 +107,7 @@ class StreamRun:
         self._first_ms = self._generator.next_time_ms()
         zero_ms = self._first_ms - self._graph.batch_ms
         self._graph.start(zero_ms)
+        self._missed.begin(zero_ms)
         recover(self._planner, self.pipeline, NOTHING_LOGGED, self._clock, zero_ms)
         return self._first_ms
 
@@ -111,8 +115,9 @@ class StreamRun:
         """Make a stream ready to go on where an earlier run of it ended.
 
         First come the batches that were planned and not committed, as :func:`recover` finds them, also those
-        that were planned with another batch interval, THEN the batches whose times have passed since, then
-        those of the clock. IF nothing was ever planned, the first batch is the one after the zero time.
+        that were planned with another batch interval, THEN the batches whose times have passed since, but for
+        long stretches of empty ones (:mod:`~tidemill.streaming.scheduling.missed_batches`), then those of the
+        clock. IF nothing was ever planned, the first batch is the one after the zero time.
 
         Returns the time of the first batch that is planned anew.
         """
@@ -122,6 +127,7 @@ class StreamRun:
         last_ms = point.zero_ms if last is None else logged.offsets[last].batch_time_ms
         self._first_ms = (last_ms // self._graph.batch_ms + 1) * self._graph.batch_ms
         self._clock.start_after(last_ms)
+        self._missed.begin(last_ms)
         self._graph.start(
             point.zero_ms if point.same_times else self._first_ms - self._graph.batch_ms
         )
@@ -149,17 +155,39 @@ class StreamRun:
 
     # -- batch after batch ---------------------------------------------------------------------
 
-    def _plan(self, time_ms: int) -> None:
-        """On the generator's thread, at every batch time."""
-        if not self._scheduler.is_halted:
+    def _plan(self, time_ms: int, reached_ms: int) -> int:
+        """Plan the batch of ``time_ms`` and return the time of the next one. On the generator's thread."""
+        following_ms = next_ms = time_ms + self._graph.batch_ms
+        if self._scheduler.is_halted:
+            following_ms = next_ms = reached_ms + self._graph.batch_ms
+        else:
             try:
-                self._submit(self._runner.plan(time_ms))
+                batch = self._runner.plan(time_ms)
+                self._submit(batch)
+                next_ms = self._missed.next_time_ms(batch, reached_ms)
             except BaseException as error:
                 name = self._names.batch(time_ms)
                 self._errors.report(f"The {name} could not be planned.", error, time_ms)
                 if self._durable is not None:
                     self._scheduler.halt()
-        self._scheduler.planned_until(time_ms)
+        if next_ms > following_ms:
+            logger.warning(
+                "the clock is %.1f s ahead of the batches: nothing came in, so the %d batch times from %s to "
+                "%s are left out (the clock was set forward, the machine slept, or the stream was down)",
+                (reached_ms - time_ms) / 1000,
+                (next_ms - following_ms) // self._graph.batch_ms,
+                to_datetime(following_ms),
+                to_datetime(next_ms - self._graph.batch_ms),
+            )
+        self._scheduler.planned_until(next_ms - self._graph.batch_ms)
+        return next_ms
+
+    def _wait_until_run(self) -> bool:
+        """Wait until the batches that were planned have run. Return False if the stream stops first."""
+        while not self._scheduler.wait_until_idle(0.1):
+            if self._generator.is_stopped:
+                return False
+        return not self._scheduler.is_halted
 
     def _submit(self, batch: Batch) -> None:
         self._scheduler.submit(batch, self.pipeline.submitted(batch))
