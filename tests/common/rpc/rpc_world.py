@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import flight
 
+from tidemill.common.rpc.certificate import NAME, certificate_of
 from tidemill.common.rpc.client import RpcClient
 from tidemill.common.rpc.server import RpcServer
 from tidemill.common.rpc.signing import HEADER, CallSigner, Endpoint
@@ -57,7 +58,7 @@ class World:
         self.server.start()
         self.client = RpcClient(self.server.endpoint, SECRET, timeout_s=60)
         self.signer = CallSigner(SECRET, self.endpoint.nonce)
-        self.raw = flight.FlightClient((self.endpoint.host, self.endpoint.port))
+        self.raw = raw_client(self.endpoint, SECRET)
 
     @property
     def endpoint(self) -> Endpoint:
@@ -72,6 +73,18 @@ class World:
 
     def raw_call(self, *headers: str, name: str = "echo", body: bytes = b"hello") -> list[Any]:
         return list(self.raw.do_action((name, body), raw_options(*headers)))
+
+
+def raw_client(endpoint: Endpoint, secret: bytes) -> flight.FlightClient:
+    """A client that is let in by its certificate and can then send what it likes."""
+    ours = certificate_of(secret)
+    return flight.FlightClient(
+        f"grpc+tls://{endpoint.address}",
+        tls_root_certs=ours.certificate,
+        cert_chain=ours.certificate,
+        private_key=ours.private_key,
+        override_hostname=NAME,
+    )
 
 
 def raw_options(*headers: str) -> flight.FlightCallOptions:

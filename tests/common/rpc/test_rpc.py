@@ -17,6 +17,7 @@ import pytest
 from pyarrow import flight
 
 from tests.common.rpc.rpc_world import SECRET, World, world
+from tidemill.common.rpc.certificate import certificate_of
 from tidemill.common.rpc.client import RpcClient
 from tidemill.common.rpc.server import RpcServer
 from tidemill.common.rpc.signing import Endpoint
@@ -285,8 +286,19 @@ class Impostor(flight.FlightServerBase):  # type: ignore[misc]
         writer.write(b"p" * 32)
 
 
-def test_an_impostor_is_not_believed() -> None:
-    impostor = Impostor(("127.0.0.1", 0))
+@pytest.mark.parametrize(
+    ("secret", "reason"),
+    [(None, "another secret"), (b"another secret, as long", "another secret"),
+     (SECRET, "does not come from the server")],
+    ids=["no certificate", "another certificate", "our certificate, a wrong proof"],
+)  # fmt: skip
+def test_an_impostor_is_not_believed(secret: bytes | None, reason: str) -> None:
+    if secret is None:
+        impostor = Impostor("grpc://127.0.0.1:0")
+    else:
+        theirs = certificate_of(secret)
+        pair = (theirs.certificate, theirs.private_key)
+        impostor = Impostor("grpc+tls://127.0.0.1:0", tls_certificates=[pair])
     try:
         client = RpcClient(Endpoint("127.0.0.1", impostor.port, "0" * 32), SECRET, 60)
         for call in (
@@ -294,7 +306,7 @@ def test_an_impostor_is_not_believed() -> None:
             lambda: client.read_block("b"),
             lambda: client.write_block("b", b"data"),
         ):
-            with pytest.raises(RpcRefusedError, match="does not come from the server"):
+            with pytest.raises(RpcRefusedError, match=reason):
                 call()
     finally:
         impostor.shutdown()
@@ -312,11 +324,12 @@ def test_the_secret_is_never_shown(it: World, caplog: pytest.LogCaptureFixture) 
         lambda: it.client.call("unknown"),
         lambda: it.client.read_block("unknown"),
         lambda: it.client.call("echo", bytes(2 << 20)),
+        lambda: it.raw_call("nonsense"),
         lambda: pickle.dumps(it.client),
         lambda: pickle.dumps(it.server),
     ]
     for call in calls:
-        with pytest.raises((RpcError, TypeError)) as caught:
+        with pytest.raises((RpcError, TypeError, flight.FlightError)) as caught:
             call()
         shown.append(repr(caught.value) + str(caught.value))
     everything = "\n".join([*shown, caplog.text])

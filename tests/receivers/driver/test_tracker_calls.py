@@ -14,7 +14,7 @@ from typing import Any, cast
 import pytest
 from pyarrow import flight
 
-from tests.common.rpc.rpc_world import raw_options
+from tests.common.rpc.rpc_world import raw_client, raw_options
 from tests.receivers.driver.driver_world import DriverWorld, block, driver
 from tests.waiting import wait_for
 from tidemill.common.rpc.client import RpcClient
@@ -65,7 +65,7 @@ def served(handlers: Mapping[str, Callable[[bytes], bytes]]) -> Iterator[Served]
     it = Served(
         server,
         RpcClient(endpoint, SECRET, 60),
-        flight.FlightClient((endpoint.host, endpoint.port)),
+        raw_client(endpoint, SECRET),
         CallSigner(SECRET, endpoint.nonce),
     )
     try:

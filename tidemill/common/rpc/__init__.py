@@ -21,11 +21,15 @@ kind         method    to the server                   back
                        bytes; how many they were
 ===========  ========  ==============================  ==========================================
 
+A connection is let in by TLS: both ends show the certificate that follows from the secret. So whatever a
+stranger sends is not read at all, and what travels cannot be read or changed on the way: see
+:mod:`tidemill.common.rpc.certificate`.
+
 The client signs each request with the secret, for one server and one use; the secret itself never travels.
-The proof shows that the answer comes from that server: see :mod:`tidemill.common.rpc.signing`. The signature
-of a call covers its body; that of a request for a block does not cover the bytes of the block; and nothing
-is encrypted. This keeps out strangers who can connect, not those who can read and change packets on the way.
+The proof shows that the answer comes from that start of the server: see :mod:`tidemill.common.rpc.signing`.
+The signature of a call covers its body; that of a request for a block does not cover the bytes of the block.
 
 ``client`` and ``server`` import gRPC, which does not survive a fork: import them late, in the process that
-uses them. ``client_pool`` does so by itself; ``signing``, with the ``Endpoint``, needs no gRPC.
+uses them. ``client_pool`` does so by itself; ``signing``, with the ``Endpoint``, and ``certificate`` need no
+gRPC.
 """

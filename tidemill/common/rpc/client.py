@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import flight
 
+from tidemill.common.rpc.certificate import NAME, certificate_of
 from tidemill.common.rpc.signing import (
     HEADER,
     PROOF_BYTES,
@@ -46,6 +47,11 @@ _OPTIONS = [
     # Find a server that comes back at its address within a second, not within two minutes.
     ("grpc.max_reconnect_backoff_ms", 1000),
 ]
+# What gRPC says of a server that is there and does not show our certificate, or does not take it.
+_OTHER_CERTIFICATE = "Ssl handshake failed (TSI_PROTOCOL_FAILURE)"
+_ANOTHER_SECRET = (
+    "refused. The server has restarted since this endpoint was learnt, or it has another secret"
+)
 _CALL_NAMES = {CALL: "call {}", READ: "read of block {}", WRITE: "write of block {}"}
 
 
@@ -60,9 +66,15 @@ class RpcClient:
         self.endpoint = endpoint
         self._timeout_s = timeout_s
         self._signer = CallSigner(secret, endpoint.nonce)
+        ours = certificate_of(secret)
         # It connects with the first call.
         self._flight: Any = flight.FlightClient(
-            (bracketed(endpoint.host), endpoint.port), generic_options=_OPTIONS
+            f"grpc+tls://{bracketed(endpoint.host)}:{endpoint.port}",
+            tls_root_certs=ours.certificate,
+            cert_chain=ours.certificate,
+            private_key=ours.private_key,
+            override_hostname=NAME,
+            generic_options=_OPTIONS,
         )
 
     def call(self, name: str, body: bytes = b"", timeout_s: float | None = None) -> bytes:
@@ -149,6 +161,8 @@ class RpcClient:
         try:
             yield
         except (flight.FlightUnavailableError, flight.FlightCancelledError) as error:
+            if _OTHER_CERTIFICATE in str(error):
+                raise RpcRefusedError(_ANOTHER_SECRET, *where) from None
             raise RpcUnavailableError(
                 f"the server is gone ({_first_line(error)})", *where
             ) from None
@@ -158,11 +172,7 @@ class RpcClient:
             reason = error.extra_info.decode(errors="replace")
             raise RpcRefusedError(f"refused: {reason}", *where, reason) from None
         except flight.FlightUnauthenticatedError:
-            raise RpcRefusedError(
-                "refused. The server has restarted since this endpoint was learnt, or it has another "
-                "secret",
-                *where,
-            ) from None
+            raise RpcRefusedError(_ANOTHER_SECRET, *where) from None
         except NotAuthenticError as error:
             raise RpcRefusedError(f"{error}; it is discarded", *where) from None
         except flight.FlightServerError as error:

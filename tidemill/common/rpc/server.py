@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 from pyarrow import flight
 
+from tidemill.common.rpc.certificate import Certificate, certificate_of
 from tidemill.common.rpc.signing import (
     HEADER,
     CallVerifier,
@@ -92,7 +93,8 @@ class RpcServer:
         self._nonce = new_nonce()
         self._make_service = partial(
             _Service,
-            (bracketed(host), port),
+            f"grpc+tls://{bracketed(host)}:{port}",
+            certificate_of(secret),
             CallVerifier(secret, self._nonce),
             dict(handlers),
             blocks,
@@ -177,7 +179,8 @@ class _Service(flight.FlightServerBase):  # type: ignore[misc]
 
     def __init__(
         self,
-        location: tuple[str, int],
+        location: str,
+        certificate: Certificate,
         verifier: CallVerifier,
         handlers: Mapping[str, Handler],
         blocks: BlockProvider | None,
@@ -190,7 +193,15 @@ class _Service(flight.FlightServerBase):  # type: ignore[misc]
         self._blocks = blocks
         self._max_request_bytes = max_request_bytes
         self._max_block_bytes = max_block_bytes
-        super().__init__(location, middleware={_GATE: _Gate(verifier)})
+        # Only who shows the certificate of our secret can send a call: gRPC reads the whole of it at once,
+        # before the gate is asked.
+        super().__init__(
+            location,
+            tls_certificates=[(certificate.certificate, certificate.private_key)],
+            verify_client=True,
+            root_certificates=certificate.certificate,
+            middleware={_GATE: _Gate(verifier)},
+        )
 
     def do_action(self, context: Any, action: Any) -> list[flight.Result]:
         size = action.body.size
