@@ -132,8 +132,8 @@ TESTS = {
         "test_blocks_stay_in_as_much_memory_as_they_may",
     ),
     "spark.tidemill.receiver.stopTimeout": (
-        "receivers/executor/test_supervisor.py",
-        "test_an_on_stop_that_does_not_return_is_given_up_and_the_receiver_starts_elsewhere",
+        "streaming/scheduling/test_receiver_streams.py",
+        "test_supervisors_give_up_on_a_stop_after_the_time_that_was_set",
     ),
     "spark.tidemill.receiver.maxHeld": (
         RECEIVERS,

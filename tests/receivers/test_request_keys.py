@@ -20,8 +20,13 @@ from tidemill.common.clock import ManualClock
 from tidemill.receivers import HttpReceiver
 from tidemill.receivers.blocks.block import BlockInfo
 from tidemill.receivers.driver import block_tracker as module
-from tidemill.receivers.driver.block_tracker import BlockTracker, RepeatedRequestsError
-from tidemill.receivers.request_keys import KeyMemory, KeySettings, RequestKey
+from tidemill.receivers.driver.block_tracker import BlockTracker
+from tidemill.receivers.request_keys import (
+    KeyMemory,
+    KeySettings,
+    RepeatedRequestsError,
+    RequestKey,
+)
 
 
 @pytest.fixture(autouse=True)

@@ -84,19 +84,17 @@ def test_older_files_are_ignored(
 def test_so_many_events_wait_for_a_slow_listener(setting: Setting, new_stream: NewStream) -> None:
     setting("spark.scheduler.listenerbus.eventqueue.capacity", "3")
     stream = new_stream()
-    release = threading.Event()
 
     class Slow(StreamingListener):
+        """Takes until events have been dropped."""
+
         def onStreamingStarted(self, streamingStarted: Any) -> None:
-            assert release.wait(60)
+            wait_for(lambda: stream.ssc._bus.dropped > 0, "an event to be dropped")
 
     stream.ssc.addStreamingListener(Slow())
     stream.ssc.queueStream([[n] for n in range(5)]).foreachRDD(lambda rdd: None)
-    try:
-        stream.start_and_run(5)
-        assert stream.ssc._bus.dropped > 0
-    finally:
-        release.set()
+    stream.start_and_run(5)
+    assert stream.ssc._bus.dropped > 0
 
 
 def files_of_blocks(folder: str) -> list[Path]:
@@ -172,7 +170,6 @@ def test_a_log_that_hangs_is_given_up_after_the_timeout(setting: Setting, runs: 
     setting("spark.streaming.receiver.writeAheadLog.maxFailures", "2")
 
     def hang(receiver: Any) -> None:
-        import threading
 
         from tidemill.checkpoint import local_storage
 

@@ -70,6 +70,14 @@ class RequestKey:
         )
 
 
+class RepeatedRequestsError(Exception):
+    """A block has requests that were stored before: ``requests`` are those, as they were stored."""
+
+    def __init__(self, requests: Sequence[RequestKey]) -> None:
+        super().__init__(f"{len(requests)} requests of the block were stored before")
+        self.requests = tuple(requests)
+
+
 @dataclass(frozen=True)
 class KeySettings:
     """How many requests a stream remembers, and the name that it shares with other streams, if any.

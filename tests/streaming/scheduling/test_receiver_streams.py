@@ -220,6 +220,14 @@ def test_a_receiver_can_do_its_work(it: World) -> None:
     receivers.close()
 
 
+def test_supervisors_give_up_on_a_stop_after_the_time_that_was_set(it: World) -> None:
+    it.conf["spark.tidemill.receiver.stopTimeout"] = "5s"
+    receivers = it.receivers()
+    (setup,) = it.setups
+    assert setup.supervisor.stop_timeout_ms == 5000
+    receivers.close()
+
+
 def test_rates_reach_receivers(it: World) -> None:
     it.conf.update(
         {

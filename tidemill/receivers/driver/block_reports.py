@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 from tidemill.errors import ReceiverError, TidemillError
 from tidemill.receivers.driver.block_cleaner import BlockCleaner
-from tidemill.receivers.driver.block_tracker import BlockTracker, RepeatedRequestsError
+from tidemill.receivers.driver.block_tracker import BlockTracker
 from tidemill.receivers.driver.receiver_registry import ReceiverRegistry
 from tidemill.receivers.messages import AddBlock, BlockAdded, UpdateHeldBytes
-from tidemill.receivers.request_keys import RequestKey
+from tidemill.receivers.request_keys import RepeatedRequestsError, RequestKey
 
 
 class BlockReports:

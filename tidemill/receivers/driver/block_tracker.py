@@ -16,7 +16,12 @@ object a record (:mod:`tidemill.checkpoint.write_ahead_log`)::
 
 ``known`` replaces everything before it: it begins a new piece of the log; then the old pieces are deleted.
 ``first`` is the number of its first block. The tracker writes ``add`` before it knows a block, and ``forget``
-before it forgets one.
+before it forgets one. Blocks that are reported while a record is being written share the next one, as
+``{"adds":[{"add":...},...]}``: there are as many writes as the storage has time for, however many receivers
+report, and a record has all of its blocks or none.
+
+A write that fails may have been written all the same. The next record then has ``"drop":{"clicks":6}``: the
+blocks of this stream from number 6 on, up to here, were never added.
 
 A receiver reports a block again when the answer was lost, and the second report may come long after the batch
 of the block is done. So ``runs`` has, for the latest runs of a receiver, the blocks that were added: a run
@@ -38,6 +43,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any
 
+from tidemill.checkpoint.group_commit import GroupCommit
 from tidemill.checkpoint.log_segments import segments
 from tidemill.checkpoint.storage import Storage
 from tidemill.checkpoint.write_ahead_log import LogWriter, replay
@@ -45,23 +51,18 @@ from tidemill.common.clock import Clock
 from tidemill.common.fault_points import fault_point
 from tidemill.errors import DamagedCheckpointError
 from tidemill.receivers.blocks.block import BlockInfo
-from tidemill.receivers.driver.stream_blocks import StreamBlocks
-from tidemill.receivers.request_keys import KeySettings, RequestKey
+from tidemill.receivers.driver.stream_blocks import BlockReport, StreamBlocks
+from tidemill.receivers.request_keys import KeySettings, RepeatedRequestsError, RequestKey
 
 FOLDER = "received/blocks"
 COMPACT_AFTER = 1000
 """Write a new ``known`` after this many records, and as many bytes as the last ``known`` had: however long
 that is, it makes the log at most twice as long."""
 
+LARGEST_GROUP = 1000
+"""How many blocks share a record at most."""
+
 logger = logging.getLogger(__name__)
-
-
-class RepeatedRequestsError(Exception):
-    """A block has requests that were stored before: ``requests`` are those, as they were stored."""
-
-    def __init__(self, requests: Sequence[RequestKey]) -> None:
-        super().__init__(f"{len(requests)} requests of the block were stored before")
-        self.requests = tuple(requests)
 
 
 class BlockTracker:
@@ -92,8 +93,13 @@ class BlockTracker:
         self._logged = 0
         self._logged_bytes = 0
         self._known_bytes = 0
+        # The ends of streams behind which a write that failed may have put blocks.
+        self._dropped: dict[str, int] = {}
         # Grows with every change of what is held.
         self._version = 0
+        self._reports: GroupCommit[BlockReport, bool | Exception] = GroupCommit(
+            "the log of blocks", self._add_all, lambda group, _: len(group) < LARGEST_GROUP
+        )
         if storage is not None:
             self._recover(storage)
         if streams is not None:
@@ -106,8 +112,9 @@ class BlockTracker:
 
         IF a record says ``known``, it replaces all records before it. ELSE apply the records in their order.
         IF an ``add`` has the number of an earlier one, or one of its requests, writing the earlier one failed
-        and nobody was told that it is known: drop it. IF a number is missing, a piece of the log is missing:
-        raise. A record that is cut off at the end was never answered.
+        and nobody was told that it is known: drop it. (Newer records say so themselves, by ``drop``.) IF a
+        number is missing, a piece of the log is missing: raise. A record that is cut off at the end was never
+        answered.
 
         The executors of that driver are gone, and their files with them: only the write-ahead log still has
         the blocks. Requests in blocks that are lost may come again.
@@ -162,30 +169,81 @@ class BlockTracker:
         4. Write it and its requests to the log: from now on they survive the driver.
         5. Call ``on_new``, then make it known, so that a batch can have it.
         """
+        outcome = self._reports.add(
+            BlockReport(stream, info, on_new, keys, first_unreported, admit)
+        )
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    def _add_all(self, reports: Sequence[BlockReport]) -> list[bool | Exception]:
+        """Add the blocks of several reports, in their order. Return what has become of each."""
+        outcomes: dict[BlockReport, bool | Exception] = {}
         with self._lock:
-            if admit is not None:
-                admit()  # 1
-            tracked = self._stream(stream)
-            if tracked.has_seen(info.block_id):  # 2
-                return True
-            if self._is_closed:
-                return False
-            if repeated := self._stored_before(stream, keys):  # 3
-                raise RepeatedRequestsError(repeated)
-            fault_point("block.before-add")
-            record: dict[str, Any] = {"add": info.to_json(), "to": stream, "number": tracked.end}
-            if keys:
-                record["keys"] = [key.to_json() for key in keys]
-            self._write(record)  # 4
-            fault_point("block.after-add")
-            if on_new is not None:  # 5
-                on_new(info)
-            tracked.add(info, keys, first_unreported)
-            tracked.keys.trim(self._keys_of(stream).remembered)
+            while waiting := [each for each in reports if each not in outcomes]:
+                self._add_together(waiting, outcomes)
+        return [outcomes[each] for each in reports]
+
+    def _add_together(
+        self, reports: Sequence[BlockReport], outcomes: dict[BlockReport, bool | Exception]
+    ) -> None:
+        """Add all blocks that one record can have: none with a request of an earlier one, or its id."""
+        added: list[BlockReport] = []
+        taken: set[str] = set()
+        for report in reports:
+            own = {report.info.block_id, *(key.key for key in report.keys)}
+            if not taken.isdisjoint(own):
+                continue
+            known: bool | Exception | None
+            try:
+                known = self._known_outcome(report)  # 1, 2, 3
+            except Exception as error:
+                known = error
+            if known is not None:
+                outcomes[report] = known
+                continue
+            added.append(report)
+            taken |= own
+        if added:
+            self._write_added(added)  # 4, and 5 as far as it may fail
+        for report in added:
+            tracked = self._stream(report.stream)
+            tracked.add(report.info, report.keys, report.first_unreported)
+            tracked.keys.trim(self._keys_of(report.stream).remembered)
             self._version += 1
-            self.records_received += info.records
+            self.records_received += report.info.records
             self._received.notify_all()
+            outcomes[report] = True
+
+    def _known_outcome(self, report: BlockReport) -> bool | None:
+        """Return what becomes of a report whose block is not added; None if it is to be added."""
+        if report.admit is not None:
+            report.admit()  # 1
+        if self._stream(report.stream).has_seen(report.info.block_id):  # 2
             return True
+        if self._is_closed:
+            return False
+        if repeated := self._stored_before(report.stream, report.keys):  # 3
+            raise RepeatedRequestsError(repeated)
+        return None
+
+    def _write_added(self, reports: Sequence[BlockReport]) -> None:
+        before = {report.stream: self._stream(report.stream).end for report in reports}
+        ends = dict(before)
+        records = []
+        for report in reports:
+            records.append(report.to_json(ends[report.stream]))
+            ends[report.stream] += 1
+        try:
+            fault_point("block.before-add")
+            self._write(records[0] if len(records) == 1 else {"adds": records})
+            fault_point("block.after-add")
+            for report in reports:
+                if report.on_new is not None:
+                    report.on_new(report.info)
+        except BaseException:
+            self._dropped.update(before)
+            raise
 
     def wait_received(self, records: int, timeout_s: float) -> bool:
         """Wait until ``records`` records have been reported since the start. Return False after a timeout."""
@@ -284,6 +342,8 @@ class BlockTracker:
 
     def _apply(self, record: dict[str, Any]) -> str:
         """Apply a record. Return a description of the gap in the log before it, or an empty text."""
+        for stream, end in record.get("drop", {}).items():
+            self._stream(stream).cut(end)
         match record:
             case {"known": streams}:
                 self._streams = {
@@ -304,6 +364,8 @@ class BlockTracker:
                 is_whole = tracked.first <= number <= tracked.end
                 tracked.cut(number)
                 tracked.add(BlockInfo.from_json(info), keys)
+            case {"adds": records}:
+                return next(filter(None, [self._apply(each) for each in records]), "")
             case _:
                 raise ValueError(f"not a record of blocks: {str(record)[:200]}")
         if is_whole:
@@ -314,8 +376,11 @@ class BlockTracker:
 
     def _write(self, record: dict[str, Any]) -> None:
         if self._log is not None:
+            if self._dropped:
+                record = {**record, "drop": self._dropped}
             payload = json.dumps(record, separators=(",", ":")).encode()
             self._log.append(payload)
+            self._dropped = {}
             self._logged += 1
             self._logged_bytes += len(payload)
 

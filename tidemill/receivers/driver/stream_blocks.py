@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -35,6 +35,25 @@ class _Run:
         while self.low + 1 in self.above:
             self.low += 1
         self.above = {each for each in self.above if each > self.low}
+
+
+@dataclass(frozen=True, eq=False)
+class BlockReport:
+    """A block that a receiver reports, as :meth:`BlockTracker.add` gets it."""
+
+    stream: str
+    info: BlockInfo
+    on_new: Callable[[BlockInfo], None] | None
+    keys: Sequence[RequestKey]
+    first_unreported: int
+    admit: Callable[[], None] | None
+
+    def to_json(self, number: int) -> dict[str, Any]:
+        """Return the record of a block that gets this number in its stream."""
+        record: dict[str, Any] = {"add": self.info.to_json(), "to": self.stream, "number": number}
+        if self.keys:
+            record["keys"] = [key.to_json() for key in self.keys]
+        return record
 
 
 @dataclass
@@ -87,7 +106,7 @@ class StreamBlocks:
 
     def cut(self, end: int) -> None:
         """Remove the blocks from number ``end`` on, as if they had never been added. None is processed."""
-        while self.end > end:
+        while self.blocks and self.end > end:
             removed = self.blocks.pop()
             self.held_bytes -= removed.bytes
             self.keys.remove(removed.block_id)
