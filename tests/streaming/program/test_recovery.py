@@ -31,6 +31,7 @@ from tidemill.errors import (
     NotRecoverableError,
     UsageError,
 )
+from tidemill.receivers import HttpReceiver
 from tidemill.state.reader import read_state
 from tidemill.streaming import StateSpec, StreamingContext, StreamingListener
 from tidemill.streaming.lifecycle import StreamingContextState, StreamLifecycle
@@ -408,6 +409,19 @@ def test_a_program_from_before_some_classes_moved_goes_on(runs: Runs) -> None:
     add(3)
     runs.run(build, 1)
     assert runs.written()["batch-3"] == [["a", 2]]
+
+
+def test_a_program_that_was_written_with_its_token_goes_on(runs: Runs) -> None:
+    def build(ssc: StreamingContext) -> None:
+        receiver = HttpReceiver(0, token=lambda: "")
+        receiver._token = "geheim"  # type: ignore[assignment]  # as before tokens were refused
+        lines = ssc.receiverStream(receiver).map(lambda line: (line, 1))
+        save(lines.updateStateByKey(lambda new, before: sum(new) + (before or 0)), runs.results)
+
+    runs.run(build, 1)
+    assert b"geheim" in (runs.checkpoint / "program").read_bytes()
+    runs.run(build, 1)
+    assert runs.written()["batch-2"] == []
 
 
 def test_a_program_that_anybody_could_have_written_is_not_read(runs: Runs) -> None:
