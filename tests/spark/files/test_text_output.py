@@ -42,6 +42,18 @@ def test_the_mark_says_whose_rows_these_are(sc: SparkContext, tmp_path: Path, fo
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
+@pytest.mark.parametrize("place", ["10:30/out", "at 10:30", "a#b/100%20?"])
+def test_every_directory_that_spark_can_write_to(
+    sc: SparkContext, tmp_path: Path, place: str
+) -> None:
+    target = tmp_path / place
+    target.parent.mkdir(exist_ok=True)
+    for batch in (1, 2):
+        save_text(sc.parallelize([batch], 1), str(target), {"batch": batch})
+        assert rows(target) == [str(batch)]
+    assert [path.name for path in target.parent.iterdir()] == [target.name]
+
+
 def test_what_others_have_left_is_replaced(sc: SparkContext, tmp_path: Path) -> None:
     target = tmp_path / "out"
     for left in (target, tmp_path / ".out.unfinished" / "0123" / "_temporary"):

@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import pickle
+import pickletools
 import shutil
 import stat
 from collections.abc import Callable
@@ -30,9 +31,11 @@ from tidemill.errors import (
     NotRecoverableError,
     UsageError,
 )
+from tidemill.receivers import HttpReceiver
 from tidemill.state.reader import read_state
 from tidemill.streaming import StateSpec, StreamingContext, StreamingListener
 from tidemill.streaming.lifecycle import StreamingContextState, StreamLifecycle
+from tidemill.streaming.program.earlier_names import MOVED
 from tidemill.testing import BatchDriver, ManualClock
 
 
@@ -359,6 +362,66 @@ def test_a_program_whose_classes_have_moved_can_only_be_upgraded(
     assert caught.value.directory == str(runs.checkpoint)
     runs.run(count_words(runs), 2, upgrade=True)
     assert runs.written()["batch-4"] == [["a", 2], ["b", 1], ["c", 1]]
+
+
+def with_earlier_names(pickled: bytes) -> bytes:
+    """Return a program as it was written before some classes moved, and before nodes had all their fields."""
+    earlier = {after[0]: before[0] for before, after in MOVED.items()}
+    ops = list(pickletools.genops(pickled))
+    ends = [position for _, _, position in ops[1:]] + [len(pickled)]
+    written = bytearray()
+    for (op, argument, start), end in zip(ops, ends, strict=True):
+        text = earlier.get(argument) if isinstance(argument, str) else None
+        if argument == "_checkpointed":
+            text = "_not_yet"
+        if text is not None:
+            written += pickle.SHORT_BINUNICODE + bytes([len(text)]) + text.encode()
+        elif op.name != "FRAME":
+            written += pickled[start:end]
+    return bytes(written)
+
+
+def test_a_program_from_before_some_classes_moved_goes_on(runs: Runs) -> None:
+    incoming = runs.results.parent / "incoming"
+    incoming.mkdir()
+
+    def build(ssc: StreamingContext) -> None:
+        lines = ssc.textFileStream(str(incoming)).map(lambda line: (line, 1))
+        save(lines.updateStateByKey(lambda new, before: sum(new) + (before or 0)), runs.results)
+
+    def add(number: int) -> None:
+        path = incoming / f"{number}.txt"
+        path.write_text("a\n")
+        os.utime(path, (number - 0.5, number - 0.5))
+
+    runs.run(build, 1)
+    add(2)
+    runs.run(build, 1)
+    storage = LocalStorage(str(runs.checkpoint))
+    program = read_program(storage)
+    assert program is not None
+    header, pickled = program
+    earlier = with_earlier_names(pickled)
+    for module, name in (("streaming.graph", "creation_site"), ("files", "record_files_source")):
+        assert f"{module}.{name}".encode() in earlier
+    assert b"_checkpointed" not in earlier
+    write_program(storage, header, earlier)
+    add(3)
+    runs.run(build, 1)
+    assert runs.written()["batch-3"] == [["a", 2]]
+
+
+def test_a_program_that_was_written_with_its_token_goes_on(runs: Runs) -> None:
+    def build(ssc: StreamingContext) -> None:
+        receiver = HttpReceiver(0, token=lambda: "")
+        receiver._token = "geheim"  # type: ignore[assignment]  # as before tokens were refused
+        lines = ssc.receiverStream(receiver).map(lambda line: (line, 1))
+        save(lines.updateStateByKey(lambda new, before: sum(new) + (before or 0)), runs.results)
+
+    runs.run(build, 1)
+    assert b"geheim" in (runs.checkpoint / "program").read_bytes()
+    runs.run(build, 1)
+    assert runs.written()["batch-2"] == []
 
 
 def test_a_program_that_anybody_could_have_written_is_not_read(runs: Runs) -> None:

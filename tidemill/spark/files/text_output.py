@@ -61,6 +61,7 @@ def save_text(rdd: RDD[Any], directory: str, output: Mapping[str, Any] | None) -
 class _TextDirectory:
     def __init__(self, rdd: RDD[Any], directory: str) -> None:
         files = HadoopFileSystem(rdd.context, directory)
+        self._path = files.path
         self._fs = files.java_object
         self._io_utils: Any = rdd.context._jvm.org.apache.commons.io.IOUtils  # type: ignore[union-attr]
         self._target = self._fs.makeQualified(files.path(directory))
@@ -68,9 +69,9 @@ class _TextDirectory:
         self._beside = self._below(self._target.getParent(), name)
         self._new = self._below(self._beside, uuid.uuid4().hex)
 
-    @staticmethod
-    def _below(folder: Any, name: str) -> Any:
-        return folder.suffix(f"/{name}")
+    def _below(self, folder: Any, name: str) -> Any:
+        # From the whole text: Hadoop takes what is before a colon for a scheme, unless a slash comes first.
+        return self._path(f"{str(folder.toString()).rstrip('/')}/{name}")
 
     def mark(self) -> bytes | None:
         """Return what ``_SUCCESS`` of the target says, or None if it has none."""

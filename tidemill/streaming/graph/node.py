@@ -57,6 +57,10 @@ class DStreamNode(ABC):
         blank.forget_run()
         return dict(blank.__dict__)
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.forget_run()  # an earlier Tidemill, which wrote it, may have had less to forget
+
     @abstractmethod
     def compute(self, time_ms: int) -> RDD[Any] | None:
         """Make the RDD of a valid time, or return None if it has none. Called once for each time."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import pickle
 from typing import TYPE_CHECKING
 
 import tidemill
 from tidemill.checkpoint.program_file import ProgramHeader, read_program
 from tidemill.checkpoint.storage import open_storage
 from tidemill.errors import NotRecoverableError, UnsupportedError
+from tidemill.streaming.program.earlier_names import unpickle_program
 from tidemill.streaming.program.program_header import PYTHON_VERSION
 from tidemill.streaming.program.program_pickler import pickle_program
 from tidemill.streaming.program.unpicklable import explain_pickling_error
@@ -48,7 +48,8 @@ def read_graph(directory: str) -> tuple[ProgramHeader, DStreamGraph]:
                 directory,
             )
     try:
-        graph: DStreamGraph = pickle.loads(pickled)  # noqa: S301 (not everybody can have written it)
+        # Not everybody can have written it.
+        graph: DStreamGraph = unpickle_program(pickled)
     except (ImportError, AttributeError) as error:
         raise NotRecoverableError(
             f"the program in {directory} uses a module, class or function that is not here "

@@ -27,17 +27,18 @@ class TiedToARunError(pickle.PicklingError):
 
 
 class ProgramPickler(CloudPickler):
-    """Pickles like cloudpickle, and refuses objects of :data:`NOT_WRITTEN_DOWN`.
+    """Pickles like cloudpickle, and refuses objects of some classes.
 
     ``classes`` are those that were pickled with all their methods, because they cannot be imported.
     """
 
-    def __init__(self, file: io.BytesIO) -> None:
+    def __init__(self, file: io.BytesIO, refused: tuple[type, ...] = NOT_WRITTEN_DOWN) -> None:
         super().__init__(file)  # type: ignore[no-untyped-call]
+        self._refused = refused
         self.classes: list[type] = []
 
     def reducer_override(self, obj: Any) -> Any:
-        if isinstance(obj, NOT_WRITTEN_DOWN):
+        if isinstance(obj, self._refused):
             raise TiedToARunError(obj)
         reduced = super().reducer_override(obj)  # type: ignore[no-untyped-call]
         if isinstance(obj, type) and reduced is not NotImplemented:
@@ -53,7 +54,10 @@ def pickle_program(value: Any) -> bytes:
 
 
 def classes_of(program: Any) -> list[type]:
-    """Return the classes that a program defines itself and refers to."""
-    pickler = ProgramPickler(io.BytesIO())
+    """Return the classes that a program defines itself and refers to.
+
+    Nothing is written down, and a program of an earlier Tidemill may have a token as a text.
+    """
+    pickler = ProgramPickler(io.BytesIO(), TIED_TO_A_RUN)
     pickler.dump(program)  # type: ignore[no-untyped-call]
     return pickler.classes
