@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -374,6 +375,7 @@ def test_rdd_checkpoints_at_their_interval(stream: Stream, tmp_path: Path) -> No
     doubled.foreachRDD(look)
     stream.start_and_run(4)
     assert checkpointed == [False, True, False, True]
+    assert stat.S_IMODE((tmp_path / "rdds").stat().st_mode) == 0o700  # nobody else may look into it
 
 
 def test_rdd_checkpoints_are_deleted_when_nothing_needs_them(

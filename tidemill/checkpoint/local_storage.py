@@ -56,6 +56,9 @@ class LocalStorage(Storage):
             make_folder(folder, permissions.folder, is_forced=permissions.is_shared)
         return permissions
 
+    def make_folder(self, folder: str) -> None:
+        self._make_folder(self._path(folder))
+
     def open_read(self, path: str) -> BinaryIO:
         return open(self._path(path), "rb")
 

@@ -321,6 +321,10 @@ class OwnedStorage(Storage):
             self.uri,
         )
 
+    def make_folder(self, folder: str) -> None:
+        with self._as_owner(folder):
+            self._storage.make_folder(folder)
+
     def list(self, folder: str) -> list[str]:
         return self._storage.list(folder)
 

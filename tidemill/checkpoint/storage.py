@@ -134,6 +134,12 @@ class Storage(ABC):
         with self.open_write(path, sums_of(data)) as file:
             file.write(data)
 
+    def make_folder(self, folder: str) -> None:
+        """Make a folder for somebody else to write to, with the rights that files here have.
+
+        Object stores have no folders, and Hadoop's file systems rights of their own: there it does nothing.
+        """
+
     def sweep(self, folders: Sequence[str]) -> None:
         """Delete the unfinished files that killed writers have left at the root and below some folders of it.
 
@@ -186,6 +192,9 @@ class SubStorage(Storage):
 
     def open_append(self, path: str, head: bytes = b"") -> Appender:
         return self._parent.open_append(self._path(path), head)
+
+    def make_folder(self, folder: str) -> None:
+        self._parent.make_folder(self._path(folder))
 
     def list(self, folder: str) -> list[str]:
         return self._parent.list(self._path(folder))

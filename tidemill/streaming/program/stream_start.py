@@ -162,6 +162,7 @@ class StreamStart:
         # Spark and Arrow do not always agree on what a URI means: ask Spark only where it is needed.
         if is_path or any(node.checkpoint_ms is not None for node in self._graph.nodes()):
             clear_rdds(durable.storage)
+            durable.storage.make_folder(RDDS)  # Spark would let everybody read what is in it
             # Spark takes a path without a scheme for one of its default file system.
             root = f"file://{directory}" if is_path else directory
             spark_context.setCheckpointDir(f"{root.rstrip('/')}/{RDDS}")
