@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import pty
+import select
 import signal
 import subprocess
 import sys
@@ -133,3 +136,49 @@ say("went on")
     )
     assert lines == []
     assert code == -signal.SIGTERM
+
+
+class Terminal:
+    """The user's end of a terminal."""
+
+    def __init__(self, handle: int) -> None:
+        self._handle = handle
+        self._unread = b""
+
+    def read_until(self, text: bytes) -> None:
+        while text not in self._unread:
+            is_there = select.select([self._handle], [], [], 60)[0]
+            assert is_there, f"there is no {text!r} in {self._unread!r}"
+            self._unread += os.read(self._handle, 4096)
+        self._unread = self._unread.partition(text)[2]
+
+    def enter(self, line: bytes) -> None:
+        os.write(self._handle, line + b"\n")
+
+
+def test_a_prompt_survives_every_ctrl_c_and_ends_with_sigterm() -> None:
+    ours, terminal = pty.openpty()
+    with subprocess.Popen(
+        [sys.executable, "-i", "-c", BEGINNING],
+        cwd=ROOT,
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
+        start_new_session=True,
+    ) as shell:
+        os.close(terminal)
+        user = Terminal(ours)
+        try:
+            for number in range(3):
+                user.read_until(b">>> ")
+                shell.send_signal(signal.SIGINT)
+                user.read_until(b">>> ")
+                user.enter(b"say(%d + 10)" % number)
+                user.read_until(b"\n%d" % (number + 10))
+            user.read_until(b">>> ")
+            shell.send_signal(signal.SIGTERM)
+            user.read_until(b"stopped")
+            assert shell.wait(60) == 128 + signal.SIGTERM
+        finally:
+            shell.kill()
+            os.close(ours)

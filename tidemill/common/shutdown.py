@@ -116,7 +116,7 @@ def _has_ended(frame: FrameType | None) -> bool:
     function that runs it.
     """
     if frame is None:
-        return True
+        return not hasattr(sys, "ps1")  # a prompt that waits for the user has no frame either
     while frame.f_back is not None:
         frame = frame.f_back
     return frame.f_code.co_name not in ("<module>", "_run_module_as_main")

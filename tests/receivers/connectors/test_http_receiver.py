@@ -444,6 +444,12 @@ def test_a_program_names_its_token_and_an_executor_gets_it(
         pickle_program(MqttReceiver("b", topics="a", client_id="c", username="u", password="p"))
 
 
+def test_a_target_that_is_no_url_is_refused(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    request = b"GET //[ HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    assert world.send_raw(request).startswith(b"HTTP/1.1 400 ")
+    assert "Traceback" not in caplog.text
+
+
 def test_health_is_answered_while_it_receives(world: World) -> None:
     assert world.request("GET", "/health") == (200, {"status": "receiving"})
     assert world.request("HEAD", "/health?x=1") == (200, {})

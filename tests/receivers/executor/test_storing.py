@@ -144,6 +144,18 @@ def test_what_a_query_cannot_read_is_refused() -> None:
         world.driver.await_error("1 records are lost")
 
 
+def test_records_that_can_be_read_only_by_themselves_are_all_stored() -> None:
+    told: list[int] = []
+    schema = StructType([StructField("n", LongType())])
+    with running(Idle(), read_back=ReadBackRows(schema)) as world:
+        for at, value in enumerate((6, "5", 7)):
+            world.receiver.storeRecord(Row(n=value), partial(told.append, at))
+        assert [record.n for record in world.await_records(3)] == [6, "5", 7]
+        world.stop()
+    assert told == [0, 1, 2]
+    assert world.driver.errors == []
+
+
 def test_lines_that_do_not_fit_the_columns_of_a_query_are_not_stored() -> None:
     schema = StructType([StructField("n", LongType()), StructField("m", LongType())])
     with running(Idle(), read_back=ReadBackRows(schema)) as world:

@@ -54,9 +54,31 @@ class PendingBlock:
             return require_readable(encode_lines(self.items, self.records), read_back)
         return require_readable(encode_records(self.items), read_back, self.items)
 
+    def encode_in_parts(self, read_back: ReadBack = read_back_records) -> list[EncodedBlock]:
+        """Return the records in several blocks if they can be read by themselves and not all together:
+        numbers and texts of one column, say, each of which could be converted.
+        """
+        try:
+            return [self.encode(read_back)]
+        except SourceError:
+            if len(self.items) < 2:
+                raise
+        middle = len(self.items) // 2
+        parts = (self.items[:middle], self.items[middle:])
+        return [
+            block
+            for items in parts
+            for block in PendingBlock(
+                self.of_lines, items, sum(map(self._size_of, items))
+            ).encode_in_parts(read_back)
+        ]
+
+    def _size_of(self, item: Any) -> int:
+        return count_lines(item) if self.of_lines else 1
+
     def drop_unstorable(self, read_back: ReadBack = read_back_records) -> int:
         """Drop the records that cannot be stored, keep the others, and return how many were dropped."""
-        sizes = [count_lines(item) if self.of_lines else 1 for item in self.items]
+        sizes = [self._size_of(item) for item in self.items]
         kept = []
         for at, item in enumerate(self.items):
             try:

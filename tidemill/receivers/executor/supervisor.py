@@ -314,15 +314,14 @@ class ReceiverSupervisor:
         )
 
     def _push(self, pending: PendingBlock) -> None:
-        """Store a block of the generator, which has the only copy: try until it is safe.
-
-        Give up only when the receiver is ending and the driver keeps refusing the block.
-        """
-        block = self._encode(pending)
+        """Store a block of the generator, which has the only copy: try until it is safe, or until the
+        receiver is ending and the driver keeps refusing it."""
+        blocks = self._encode(pending)
         # Store the last blocks before the end in any case: they are few.
         self._held.wait_for_room(lambda: self._is_ending or self._gives_up)
-        if block.records:
-            self._make_safe(block, self._is_given_up)
+        for block in blocks:
+            if block.records:
+                self._make_safe(block, self._is_given_up)
         for tell in pending.on_safe.values():
             try:
                 tell()
@@ -333,13 +332,15 @@ class ReceiverSupervisor:
         refused_at_the_end = self._is_ending and isinstance(error, ReceiverError)
         return self._gives_up or (refused_at_the_end and failures >= self._settings.max_failures)
 
-    def _encode(self, pending: PendingBlock) -> EncodedBlock:
+    def _encode(self, pending: PendingBlock) -> list[EncodedBlock]:
         try:
-            return pending.encode(self._read_back)
+            return [pending.encode(self._read_back)]
         except SourceError as error:
-            dropped = pending.drop_unstorable(self._read_back)
-            self.report_error(f"{dropped} records are lost, because they cannot be stored", error)
-            return pending.encode(self._read_back)
+            if dropped := pending.drop_unstorable(self._read_back):
+                self.report_error(
+                    f"{dropped} records are lost, because they cannot be stored", error
+                )
+        return pending.encode_in_parts(self._read_back)
 
     def _make_safe(
         self,

@@ -173,7 +173,10 @@ class HttpRequests(BaseRequestHandler):
     # -- 1 and 2: who asks for what ------------------------------------------------------------
 
     def _respond(self) -> dict[str, Any]:
-        path = urlsplit(self._request.target.decode("latin-1")).path
+        try:
+            path = urlsplit(self._request.target.decode("latin-1")).path
+        except ValueError:
+            raise RefusedError(HTTPStatus.BAD_REQUEST, "the target is not a URL") from None
         if path == HEALTH_PATH:
             if self._request.method not in (b"GET", b"HEAD"):
                 raise _method_not_allowed("GET, HEAD")
