@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from py4j.protocol import Py4JError
 from pyspark import SparkContext
 
 from tidemill.errors import SinkError
@@ -76,6 +77,12 @@ def test_nothing_is_deleted_that_is_not_text_of_spark(sc: SparkContext, tmp_path
     save_text(sc.parallelize([1], 1), str(target), {"batch": 1})
     assert rows(target) == ["1"]
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_rows_that_fail_leave_nothing(sc: SparkContext, tmp_path: Path) -> None:
+    with pytest.raises(Py4JError):
+        save_text(sc.parallelize([1, 0], 2).map(lambda n: 1 / n), str(tmp_path / "out"), None)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.usefixtures("unmarked")

@@ -26,7 +26,10 @@ import json
 import re
 import uuid
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
+
+from py4j.protocol import Py4JError
 
 from tidemill.common.fault_points import fault_point
 from tidemill.errors import SinkError
@@ -51,7 +54,12 @@ def save_text(rdd: RDD[Any], directory: str, output: Mapping[str, Any] | None) -
     mark = b"" if output is None else json.dumps(output, sort_keys=True).encode()
     if not mark or text.mark() != mark:  # 1
         text.clear()  # 2
-        text.write_beside(rdd)  # 3
+        try:
+            text.write_beside(rdd)  # 3
+        except BaseException:
+            with suppress(Py4JError):  # a batch that never runs again should leave nothing
+                text.clear()
+            raise
         fault_point("output.before-rename")
         text.replace(mark)  # 4, 5, 6
         fault_point("output.after-mark")
