@@ -155,6 +155,12 @@ class Terminal:
     def enter(self, line: bytes) -> None:
         os.write(self._handle, line + b"\n")
 
+    def signal(self, shell: subprocess.Popen[bytes], number: int) -> None:
+        """Send a signal, and press Enter: one that comes just before Python waits for a line is handled
+        only then."""
+        shell.send_signal(number)
+        self.enter(b"")
+
 
 def test_a_prompt_survives_every_ctrl_c_and_ends_with_sigterm() -> None:
     ours, terminal = pty.openpty()
@@ -171,12 +177,12 @@ def test_a_prompt_survives_every_ctrl_c_and_ends_with_sigterm() -> None:
         try:
             for number in range(3):
                 user.read_until(b">>> ")
-                shell.send_signal(signal.SIGINT)
+                user.signal(shell, signal.SIGINT)
                 user.read_until(b">>> ")
                 user.enter(b"say(%d + 10)" % number)
                 user.read_until(b"\n%d" % (number + 10))
             user.read_until(b">>> ")
-            shell.send_signal(signal.SIGTERM)
+            user.signal(shell, signal.SIGTERM)
             user.read_until(b"stopped")
             assert shell.wait(60) == 128 + signal.SIGTERM
         finally:
