@@ -208,9 +208,8 @@ class StreamLifecycle:
         """
         try:
             self.stop(stopSparkContext=False)
-        except (
-            Exception
-        ) as error:  # such as a JVM that is gone: it may be what has halted the stream
+        except Exception as error:
+            # Such as a JVM that is gone: it may be what has halted the stream.
             logger.warning("the stream has halted, and could not be stopped in order: %s", error)
 
     def _finish_receiving(self, timeout_s: float) -> None:

@@ -326,9 +326,8 @@ class RecordFilesSource(RecordSource):
         if self._runtime is None or self._runtime.log is None:
             return
         too_old_ms = self._oldest_ms - REMEMBERED_MS
-        starts = sorted(
-            map(int, self._entries)
-        )  # the last entry tells where the log ends, and stays
+        # The last entry tells where the log ends, and stays.
+        starts = sorted(map(int, self._entries))
         old = [
             (start, next_start)
             for start, next_start in pairwise(starts)
