@@ -3,12 +3,14 @@
 # make test-faults  kill a program a hundred times and compare (ten minutes or more)
 # make test-long  more generated rows, runs, queries and programs (an hour or more)
 # make test-cluster  kill workers, executors and drivers of a real cluster, in ten rounds
+# make kafka  start a Kafka broker on this machine, and say its address
 # make bench  the benchmarks, side by side with pyspark.streaming
 
 PY := .venv/bin/python
 SECONDS ?=
 
-.PHONY: demo test lint types unit test-long test-faults test-cluster bench format clean java mosquitto
+.PHONY: demo test lint types unit test-long test-faults test-cluster bench format clean java mosquitto \
+	kafka get-kafka
 
 demo: java
 	@$(PY) examples/hot_words.py $(if $(SECONDS),--seconds $(SECONDS))
@@ -22,7 +24,7 @@ lint: .venv/installed.lock
 types: .venv/installed.lock
 	@$(PY) -m mypy
 
-unit: java mosquitto
+unit: java mosquitto get-kafka
 	@$(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 test-long: java
@@ -47,6 +49,12 @@ java: .venv/installed.lock
 
 mosquitto:
 	@sh tools/get_mosquitto.sh
+
+get-kafka:
+	@sh tools/get_kafka.sh
+
+kafka: java get-kafka
+	@$(PY) -m tests.kafka.broker
 
 .venv/installed.lock: requirements.lock pyproject.toml tools/make_venv.sh
 	@PYTHON="$(PYTHON)" sh tools/make_venv.sh

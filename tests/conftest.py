@@ -13,7 +13,9 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 import tidemill
+from tests.class_archive import use_archive
 from tests.manual_stream import Stream
+from tidemill.failures.failure_log import FAILURES
 from tidemill.spark.session.patches import hooks_of
 from tidemill.streaming import DStream, StreamingContext
 from tidemill.testing import BatchDriver, ManualClock, collected
@@ -28,8 +30,8 @@ settings.register_profile(
 settings.load_profile("tidemill")
 logging.getLogger("py4j").setLevel(logging.WARNING)
 
-# Most JVMs of the tests live for seconds: the optimizing compiler would not pay off.
-os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+# The processes of pytest-xdist, and the programs that tests start, inherit what this sets.
+use_archive()
 
 # Several processes take one file after the other. Files that take minutes come first, so that all
 # processes end at about the same time.
@@ -62,6 +64,12 @@ for number in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP):
     if signal.getsignal(number) is signal.SIG_IGN:
         default = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
         signal.signal(number, default)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def traces_of_failures(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Keep the traces of queries that fail on purpose out of the machine's temporary folder."""
+    FAILURES._folder = str(tmp_path_factory.mktemp("failures"))
 
 
 @pytest.fixture(scope="session")

@@ -22,8 +22,9 @@ from unittest import mock
 import pyarrow.dataset
 from pyspark.sql import functions as sql
 
+from tests.kafka.broker import KafkaBroker
 from tests.pages import Visit, World
-from tests.waiting import wait_for
+from tests.waiting import DEADLINE_S, wait_for
 from tidemill.state.reader import read_state
 
 CLICKS = [
@@ -133,6 +134,8 @@ def structured_sources(page: Visit) -> Generator[None, None, None]:
     clicks(page)
     page.write("data/orders/1.json", '{"id": 1, "amount": 9.5}\nbroken\n')
     yield
+    yield  # for availableNow
+    page.expect("Batch: 2")
     assert [row.id for row in page.names["good"].collect()] == [1]
     assert page.names["numbers"].count() == 100
     assert page.names["limited"].count() == 2
@@ -149,6 +152,17 @@ def structured_sinks(page: Visit) -> Generator[None, None, None]:
         assert database.execute("SELECT sum(clicks) FROM pages").fetchone() == (3,)
     written = "".join(file.read_text() for file in out.glob("*.txt"))
     assert sorted(written.splitlines()) == ["ann /", "ann /tides", "bob /"]
+    assert page.spark.read.json(f"{out}/json").count() == 3
+
+
+def kafka(page: Visit) -> Generator[None, None, None]:
+    with KafkaBroker(page.folder / "broker") as broker:
+        page.replacements = {"localhost:9092": broker.address}
+        broker.create("orders")
+        broker.send("orders", ["kite", "atlas", "kite"])
+        yield
+        page.expect("|  atlas|    1|", "|   kite|    2|")
+        yield
 
 
 def moving_structured(page: Visit) -> Generator[None, None, None]:
@@ -166,7 +180,7 @@ def testing(page: Visit) -> Generator[None, None, None]:
         f'"{name}"': repr(str(page.folder / name)) for name in ("app.py", "faults")
     }
     yield
-    assert page.names["program"].wait(60) == -signal.SIGKILL
+    assert page.names["program"].wait(DEADLINE_S) == -signal.SIGKILL
     assert (page.folder / "faults" / "batch.before-commit").stat().st_size == 3
     tests = [test for name, test in page.names.items() if name.startswith("test_")]
     assert len(tests) == 3
@@ -175,6 +189,7 @@ def testing(page: Visit) -> Generator[None, None, None]:
 
 
 WORLDS: dict[str, World] = {
+    "kafka.md": kafka,
     "README.md": readme,
     "backpressure.md": backpressure,
     "checkpoints.md": checkpoints,
@@ -236,7 +251,7 @@ def post(port: int, body: bytes, headers: dict[str, str] | None = None) -> None:
 
     def posted() -> bool:
         try:
-            with urllib.request.urlopen(request, timeout=60) as answer:
+            with urllib.request.urlopen(request, timeout=DEADLINE_S) as answer:
                 return bool(answer.status == 200)
         except urllib.error.HTTPError as error:
             raise AssertionError(f"{error}: {error.read().decode()}") from None

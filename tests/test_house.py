@@ -86,22 +86,24 @@ def test_imports_inside_functions_hide_no_other_circle() -> None:
 
 
 # The folders that a folder may use. Imports for type checking count as well.
-BELOW = {"common", "checkpoint", "progress", "state", "batches", "spark", "tasks"}
+BELOW = {"common", "failures", "checkpoint", "progress", "state", "batches", "spark", "tasks"}
 MAY_USE = {
     "common": set(),
+    "failures": {"common"},
     "checkpoint": {"common"},
-    "progress": {"common"},
+    "progress": {"common", "failures"},
     "state": {"common", "checkpoint"},
     "tasks": {"common", "checkpoint", "state", "batches"},
-    "spark": {"common", "tasks"},
+    "spark": {"common", "failures", "tasks"},
     "batches": {"common", "checkpoint", "state", "progress", "spark", "tasks"},
-    "sources": {"common", "checkpoint", "batches", "spark", "tasks"},
+    "kafka": {"common"},
+    "sources": {"common", "checkpoint", "batches", "kafka", "spark", "tasks"},
     "sinks": {"common", "checkpoint", "batches", "spark", "tasks"},
     "receivers": BELOW | {"sources"},
     "streaming": BELOW | {"sources", "receivers"},
     "sql": BELOW | {"sources", "receivers", "sinks"},
     "testing": {"common", "streaming", "sql", "sources", "batches"},
-    "cli": {"common"},
+    "cli": {"common", "failures"},
 }
 
 

@@ -6,6 +6,7 @@ The programs of a page run in their order, as one program, on one Spark session 
 
 from __future__ import annotations
 
+import ast
 import builtins
 import importlib
 import re
@@ -30,6 +31,26 @@ WIDTH = 100
 @pytest.mark.parametrize("page", WORLDS)
 def test_the_programs_of_a_page_run(page: str, spark: SparkSession, tmp_path: Path) -> None:
     run_page(page, WORLDS[page], spark, tmp_path)
+
+
+@pytest.mark.parametrize("page", WORLDS)
+def test_a_program_imports_what_it_uses(page: str) -> None:
+    """A reader may begin anywhere on a page: a block has the imports of all modules that it names.
+
+    Things that earlier blocks of the page have made, such as ``spark``, it may go on with.
+    """
+    imported: set[str] = set()
+    for block in programs(page):
+        tree = ast.parse(block.text)
+        own = {
+            (alias.asname or alias.name).partition(".")[0]
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Import | ast.ImportFrom)
+            for alias in node.names
+        }
+        used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+        assert (used & imported) - own == set(), f"{page}, line {block.line + 1}"
+        imported |= own
 
 
 def test_every_page_is_tested() -> None:

@@ -72,6 +72,18 @@ TESTS = {
         "test_a_temporary_checkpoint_is_deleted_unless_the_query_failed",
     ),
     "spark.sql.shuffle.partitions": (QUERY, "test_state_has_so_many_partitions"),
+    "spark.sql.legacy.pathOptionBehavior.enabled": (
+        QUERY,
+        "test_the_path_of_start_wins_over_the_option_only_if_it_may",
+    ),
+    "spark.sql.streaming.queryEvolution.enableSourceEvolution": (
+        QUERY,
+        "test_every_source_needs_a_name_if_sources_may_change",
+    ),
+    "spark.sql.streaming.queryEvolution.enableSinkEvolution": (
+        QUERY,
+        "test_a_sink_needs_a_name_if_sinks_may_change",
+    ),
     "spark.sql.streaming.noDataMicroBatches.enabled": (
         "sql/execution/test_execution.py",
         "test_without_batches_without_data_windows_wait_for_the_next_rows",
@@ -134,6 +146,10 @@ TESTS = {
     "spark.tidemill.receiver.stopTimeout": (
         "streaming/scheduling/test_receiver_streams.py",
         "test_supervisors_give_up_on_a_stop_after_the_time_that_was_set",
+    ),
+    "spark.tidemill.receiver.maxFailedStarts": (
+        RECEIVERS,
+        "test_a_receiver_whose_port_is_taken_says_so_and_ends_as_failed",
     ),
     "spark.tidemill.receiver.maxHeld": (
         RECEIVERS,

@@ -7,13 +7,18 @@
     ├── IllegalStateError       the call does not fit the state of the stream (start after stop, ...)
     ├── UsageError              the program asks for something impossible; one subclass for each culprit
     │   ├── OptionError             an option, setting or argument; carries its name
-    │   │   └── ArityError              a function that takes another number of arguments
+    │   │   ├── ArityError              a function that takes another number of arguments
+    │   │   └── WrongTypeError          an argument of another type
     │   ├── SourceError             a source, or the rows or offsets it returns; carries the source
     │   │   └── NotRecordsError         a value in the place of records that cannot be iterated over
     │   ├── SinkError               a sink, or the rows it should write; carries the sink
     │   ├── QueryError              the plan of a structured query; carries the operation
     │   └── ProgramError            a DStream program (no output, bad window, ...); carries the stream
     ├── UnsupportedError        something PySpark can do and Tidemill cannot
+    ├── BrokerError             a Kafka cluster; carries its address
+    │   ├── BrokerUnavailableError *  it does not answer
+    │   └── BrokerRefusedError      it refuses this user, or this client
+    ├── DataLossError           records that a stream has not read are gone; carries where
     ├── InputUnavailableError *  a directory or file of the input cannot be read now; carries its path
     ├── BatchError              a batch failed; carries the batch's time and the user's traceback
     ├── StopTimeoutError *      something did not stop within its deadline
@@ -36,13 +41,24 @@ succeed later. All others mean stop: the same call fails again until somebody ch
 
 ``UsageError`` is also a ``ValueError`` and ``IllegalStateError`` a ``RuntimeError``, so that programs
 written against PySpark, which raises those, keep their ``except`` clauses. For the same reason ``ArityError``
-is an ``AssertionError`` and ``NotRecordsError`` a ``TypeError`` too.
+is an ``AssertionError``, and ``WrongTypeError`` and ``NotRecordsError`` are ``TypeError``s too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeVar
+
+E = TypeVar("E", bound="TidemillError")
+
+
+@dataclass(frozen=True)
+class SparkCondition:
+    """Spark's name for what is wrong, such as ``STREAMING_OUTPUT_MODE.INVALID``, and what it is about."""
+
+    name: str
+    parameters: Mapping[str, str]
 
 
 class TidemillError(Exception):
@@ -51,9 +67,29 @@ class TidemillError(Exception):
     try_again: ClassVar[bool] = False
     """True if the same call may succeed later, with nothing changed."""
 
+    spark_condition: SparkCondition | None = None
+    """The condition that Spark has for the same error; None where it has none."""
+
+    def like_spark(self: E, condition: str, **parameters: object) -> E:
+        """Say which of Spark's conditions this error is. Returns the error."""
+        texts = {name: str(value) for name, value in parameters.items()}
+        self.spark_condition = SparkCondition(condition, texts)
+        return self
+
     def __reduce__(self) -> Any:
         # Tasks raise these errors too, and a task's error travels to the driver.
         return _rebuild, (type(self), self.args, self.__dict__)
+
+
+class FailureReport:
+    """An error whose text says everything: the user's frames, the batch, the cure and where the rest is.
+
+    A traceback around it would only show where Tidemill raised it, so an uncaught one is printed without.
+    """
+
+    def _render_traceback_(self) -> list[str]:
+        """Return what a notebook shows: IPython asks an error for this before it prints frames."""
+        return str(self).splitlines()
 
 
 class SetupError(TidemillError):
@@ -81,6 +117,10 @@ class OptionError(UsageError):
 
 class ArityError(OptionError, AssertionError):
     """A function of the user's takes another number of arguments than it would be called with."""
+
+
+class WrongTypeError(OptionError, TypeError):
+    """An argument has another type than it needs."""
 
 
 class SourceError(UsageError):
@@ -115,6 +155,41 @@ class InputUnavailableError(TidemillError):
         )
         self.path = path
         self.reason = reason
+
+
+class BrokerError(TidemillError):
+    """A Kafka cluster cannot be used. ``servers`` are its addresses.
+
+    Nothing is skipped: the batch is not committed, and reads the same records when it runs again.
+    """
+
+    def __init__(self, message: str, servers: str) -> None:
+        super().__init__(message)
+        self.servers = servers
+
+
+class BrokerUnavailableError(BrokerError):
+    """No broker of the cluster has answered in time."""
+
+    try_again = True
+
+
+class BrokerRefusedError(BrokerError):
+    """The cluster refuses the user, the password, the certificate or the client's version."""
+
+
+class DataLossError(TidemillError):
+    """Records that a stream has not read yet are gone.
+
+    ``place`` names the partition, ``expected`` is the offset at which the stream is, and ``found`` the one at
+    which the records now begin or end.
+    """
+
+    def __init__(self, message: str, place: str, expected: int, found: int | None) -> None:
+        super().__init__(message)
+        self.place = place
+        self.expected = expected
+        self.found = found
 
 
 class SinkError(UsageError):
@@ -159,8 +234,8 @@ class BlockLostError(ReceiverError):
     """A block that a batch needs is gone; the message lists the places where it was looked for."""
 
 
-class BatchError(TidemillError):
-    """A batch failed. ``str()`` begins with the user's own traceback.
+class BatchError(TidemillError, FailureReport):
+    """A batch failed. ``str()`` begins with the user's own traceback, and has at most 20 lines.
 
     Attributes:
         batch_time_ms: the time of the batch, or None when the failure belongs to no batch.

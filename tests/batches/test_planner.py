@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from tests.batches.number_source import Numbers
 from tests.batches.planning import plan_batch
+from tests.waiting import DEADLINE_S
 from tidemill.batches.batch import AdmissionLimit, OffsetRange
 from tidemill.batches.parallelism import (
     BYTES_PER_TASK,
@@ -72,6 +73,26 @@ def test_start_commit_and_stop_reach_the_sources() -> None:
     assert source.events == ["start 500", "stop"]
 
 
+def test_a_source_that_cannot_stop_does_not_keep_the_others_from_it() -> None:
+    stopped = []
+
+    class Stopping(Numbers):
+        def __init__(self, name: str) -> None:
+            super().__init__()
+            self.name = name
+
+        def stop(self) -> None:
+            stopped.append(self.name)
+            raise ConnectionError(self.name)
+
+    sources = {number: PlannedSource(name, Stopping(name)) for number, name in enumerate("abc")}
+    planner = BatchPlanner(sources, ManualClock())
+    planner.start(0)
+    with pytest.raises(ConnectionError):
+        planner.stop()
+    assert stopped == ["a", "b", "c"]
+
+
 def durable_planner(path: Path, source: Source) -> BatchPlanner:
     planner = BatchPlanner(
         {0: PlannedSource("numbers", source)}, ManualClock(), LocalStorage(str(path))
@@ -105,6 +126,33 @@ def test_a_planner_that_is_restored_has_the_same_batches_and_goes_on(
     following = plan_batch(restored, 99_000)
     assert following.batch_id == len(arrivals)
     assert following.ranges[0] == OffsetRange(source.reach, source.reach + 3)
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=8), st.integers(1, 3))
+def test_a_source_that_comes_back_goes_on_where_it_was_however_short_the_log(
+    tmp_path_factory: pytest.TempPathFactory, presences: list[bool], kept: int
+) -> None:
+    """``presences`` say of each run whether the second source is there."""
+    path = tmp_path_factory.mktemp("checkpoint")
+    storage = LocalStorage(str(path))
+    log = BatchLog(storage)
+    read_so_far = 0
+    for run, is_there in enumerate([True, *presences, True]):
+        always, sometimes = Numbers(), Numbers()
+        always.reach = sometimes.reach = 10 * (run + 1)
+        sources = {0: PlannedSource("always", always)}
+        if is_there:
+            sources[1] = PlannedSource("sometimes", sometimes)
+        planner = BatchPlanner(sources, ManualClock(), storage)
+        planner.start(0)
+        planner.restore(log.load())
+        batch = plan_batch(planner, run, storage)
+        log.write_commit(batch.batch_id, CommitRecord())
+        if is_there:
+            assert batch.ranges[1] == OffsetRange(read_so_far, sometimes.reach)
+            read_so_far = sometimes.reach
+        if batch.batch_id >= kept:
+            log.purge(batch.batch_id - kept)
 
 
 def test_where_a_stream_began_is_asked_once(tmp_path: Path) -> None:
@@ -167,7 +215,7 @@ def test_sources_start_at_the_same_time() -> None:
 
     class Slow(Numbers):
         def start(self, runtime: SourceRuntime) -> None:
-            together.wait(30)
+            together.wait(DEADLINE_S)
             super().start(runtime)
 
     sources = {number: PlannedSource(f"numbers-{number}", Slow()) for number in range(3)}

@@ -44,6 +44,17 @@ class Hdfs(NoReplacing):
         self.torn_after: int | None = None
         self.appends = 0
 
+    def delete_file(self, path: str) -> None:
+        self._delete(self._below.delete_file, path)
+
+    def delete_dir(self, path: str) -> None:
+        self._delete(self._below.delete_dir, path)
+
+    def _delete(self, delete: Callable[[str], None], path: str) -> None:
+        if self._below.get_file_info(path).type is fs.FileType.NotFound:
+            raise OSError(errno.EIO, "HDFS delete failed")  # it has no other error
+        delete(path)
+
     @contextmanager
     def open_append_stream(self, path: str) -> Iterator[Any]:
         self.before_append()
@@ -77,6 +88,7 @@ class Objects(NoReplacing):
         upload = io.BytesIO()
         yield upload
         self.before_upload()
+        self._below.create_dir(path.rpartition("/")[0], recursive=True)  # no object needs a folder
         with self._below.open_output_stream(path) as stream:
             stream.write(upload.getvalue())
         self.uploads += 1
@@ -85,13 +97,15 @@ class Objects(NoReplacing):
         raise NotImplementedError("It is not possible to append efficiently to S3 objects")
 
 
-def in_memory(filesystem: Any) -> Callable[[], dict[str, bytes]]:
+def in_folder(filesystem: Any, folder: str = "ck") -> Callable[[], dict[str, bytes]]:
+    """Return what gives the contents of all files below a folder."""
+
     def all_files() -> dict[str, bytes]:
         found = filesystem.get_file_info(
-            fs.FileSelector("ck", recursive=True, allow_not_found=True)
+            fs.FileSelector(folder, recursive=True, allow_not_found=True)
         )
         return {
-            info.path.removeprefix("ck/"): filesystem.open_input_stream(info.path).read()
+            info.path.removeprefix(f"{folder}/"): filesystem.open_input_stream(info.path).read()
             for info in found
             if info.is_file
         }

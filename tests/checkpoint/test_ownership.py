@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import pickle
@@ -22,7 +23,8 @@ import pytest
 from pyarrow._fs import _MockFileSystem
 
 from tests.checkpoint.drawings import drawings, files_in, flips
-from tests.checkpoint.file_systems import NoReplacing, in_memory
+from tests.checkpoint.file_systems import NoReplacing, in_folder
+from tests.waiting import DEADLINE_S
 from tidemill.checkpoint import ownership as module
 from tidemill.checkpoint.arrow_storage import ArrowStorage
 from tidemill.checkpoint.local_storage import LocalStorage
@@ -168,7 +170,7 @@ def test_a_driver_that_has_ended_leaves_the_directory_free(
     storage: LocalStorage, children: Callable[..., Child]
 ) -> None:
     child = children(DRIVER, storage.uri)
-    child.process.communicate("\n", timeout=30)
+    child.process.communicate("\n", timeout=DEADLINE_S)
     record = read_owner(storage)
     assert record is not None
     assert (record.pid, record.released) == (child.process.pid, False)
@@ -240,7 +242,7 @@ def test_of_many_at_once_one_wins(storage: LocalStorage) -> None:
     results: queue.Queue[Ownership | CheckpointInUseError] = queue.Queue()
 
     def try_it() -> None:
-        start.wait(10)
+        start.wait(DEADLINE_S)
         try:
             results.put(acquire(storage))
         except CheckpointInUseError as error:
@@ -249,7 +251,7 @@ def test_of_many_at_once_one_wins(storage: LocalStorage) -> None:
     threads = [threading.Thread(target=try_it) for _ in range(8)]
     for thread in threads:
         thread.start()
-    outcomes = [results.get(timeout=30) for _ in threads]
+    outcomes = [results.get(timeout=DEADLINE_S) for _ in threads]
     (winner,) = [outcome for outcome in outcomes if isinstance(outcome, Ownership)]
     assert read_owner(storage) == winner.record
     assert winner.record.epoch == 2
@@ -416,7 +418,7 @@ def test_a_driver_that_was_paused_and_wakes_up_cannot_write(
     child.process.send_signal(signal.SIGCONT)
     # release() has nothing left to do, and says so in the log only.
     assert [child.says() for _ in range(5)] == ["lost", "lost", "lost", "lost", "done"]
-    assert child.process.wait(30) == 0
+    assert child.process.wait(DEADLINE_S) == 0
     assert tree(storage) == before
     new.write("commits/8", b"of the new")
 
@@ -452,7 +454,7 @@ def test_a_driver_that_was_paused_in_the_middle_of_a_write_keeps_the_directory(
     child.go_on()
     child.process.send_signal(signal.SIGCONT)
     assert child.says() == "done"
-    assert child.process.wait(30) == 0
+    assert child.process.wait(DEADLINE_S) == 0
 
 
 # -- renewing and releasing ------------------------------------------------------------------------
@@ -490,7 +492,7 @@ def test_an_owner_renews_its_record_and_so_keeps_it(watched: Watched) -> None:
         while not watched.written.empty():
             watched.written.get()
         # One renewal may have been under way when the record was made old.
-        assert [watched.written.get(timeout=30) for _ in range(2)] == [OWNER, OWNER]
+        assert [watched.written.get(timeout=DEADLINE_S) for _ in range(2)] == [OWNER, OWNER]
         with pytest.raises(CheckpointInUseError):
             acquire(watched)
     assert watched.read(OWNER) == record
@@ -504,11 +506,11 @@ def test_a_loss_is_reported_once_and_ends_the_renewing(watched: Watched) -> None
     taken = OwnerRecord(9, "new", "mill-3", 1, "other/1", NOON)
     with watched.lock(module.LOCK):
         LocalStorage(watched.uri).write(OWNER, taken.to_bytes())
-    loss = losses.get(timeout=30)
+    loss = losses.get(timeout=DEADLINE_S)
     assert isinstance(loss, OwnershipLostError)
     assert "taken over by process 1 on mill-3" in str(loss)
     assert ownership._thread is not None
-    ownership._thread.join(30)
+    ownership._thread.join(DEADLINE_S)
     assert not ownership._thread.is_alive()
     ownership.release()
     assert losses.empty()
@@ -539,7 +541,7 @@ def test_where_no_rename_replaces_a_file_there_is_an_owner_all_the_time() -> Non
         module._write_owner(owned, ownership.record)
         below.refused = lambda source: False
     assert len(looks) == 9, "onto the old one, the old one aside, into its place"
-    assert [name for name in in_memory(below)() if name.endswith((".old", ".tmp"))] == []
+    assert [name for name in in_folder(below)() if name.endswith((".old", ".tmp"))] == []
 
 
 def test_a_driver_that_dies_between_two_renames_leaves_its_record(tmp_path: Path) -> None:
@@ -574,7 +576,7 @@ def test_a_renewal_that_fails_is_tried_again(
     watched.failures = [OSError(28, "No space left on device")] * 2
     with caplog.at_level(logging.WARNING):
         ownership.keep(pytest.fail)
-        assert watched.written.get(timeout=30) == OWNER
+        assert watched.written.get(timeout=DEADLINE_S) == OWNER
     assert caplog.text.count("could not renew the ownership") == 2
     assert "No space left" in caplog.text
     ownership.release()
@@ -710,3 +712,24 @@ def test_a_forked_process_does_not_release_the_directory_of_its_parent(
     assert read_owner(storage) == ownership.record
     ownership.release()
     assert read_owner(storage) == replace(ownership.record, released=True)
+
+
+def test_a_record_that_is_renewed_while_it_is_read_is_there(
+    storage: LocalStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """HDFS opens the old file, and cannot read it any more when the new one is in its place."""
+    owner = Ownership.acquire(storage, 0)
+    open_read = storage.open_read
+    replaced = [True, True]
+
+    class Replaced(io.BytesIO):
+        def read(self, size: int | None = -1) -> bytes:
+            raise FileNotFoundError("File does not exist: /owner (inode 16391)")
+
+    def open_replaced(path: str) -> BinaryIO:
+        return Replaced() if path == OWNER and replaced and replaced.pop() else open_read(path)
+
+    monkeypatch.setattr(storage, "open_read", open_replaced)
+    owner.owned_storage().write("offsets/0", b"x")
+    assert replaced == []
+    assert read_owner(storage) == owner.record

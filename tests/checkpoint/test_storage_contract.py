@@ -8,17 +8,19 @@ import os
 import pickle
 import resource
 import threading
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from pyarrow import fs
 from pyarrow._fs import _MockFileSystem
 
 from tests.checkpoint.drawings import files_in
-from tests.checkpoint.file_systems import Hdfs, in_memory
+from tests.checkpoint.file_systems import Hdfs, Objects, in_folder
+from tests.waiting import DEADLINE_S
 from tidemill.checkpoint.arrow_storage import ArrowStorage
 from tidemill.checkpoint.local_storage import LocalStorage
 from tidemill.checkpoint.ownership import LOCK, Ownership
@@ -34,8 +36,6 @@ class Subject:
 
     storage: Storage
     all_files: Callable[[], dict[str, bytes]]
-    can_be_pickled: bool = True
-    replaces_at_once: bool = True
     of_its_own: set[str] = field(default_factory=set)
 
     def files(self) -> dict[str, bytes]:
@@ -60,24 +60,20 @@ def arrow_root(tmp_path: Path) -> Subject:
 
 def arrow_mock(tmp_path: Path) -> Subject:
     below = _MockFileSystem()
-    return Subject(ArrowStorage(below, "ck"), in_memory(below), can_be_pickled=False)
+    return Subject(ArrowStorage(below, "ck"), in_folder(below))
 
 
 def object_store(tmp_path: Path) -> Subject:
     below = _MockFileSystem()
-    storage = ArrowStorage(below, "ck")
-    storage._appears_whole = True
-    # The mock shows an upload from its beginning, which no object store does.
-    return Subject(storage, in_memory(below), can_be_pickled=False, replaces_at_once=False)
+    storage = ArrowStorage(cast(Any, Objects(below)), "ck")
+    return Subject(storage, in_folder(below))
 
 
 def hdfs(tmp_path: Path) -> Subject:
     below = _MockFileSystem()
     return Subject(
         ArrowStorage(Hdfs(below), "ck"),
-        in_memory(below),
-        can_be_pickled=False,
-        replaces_at_once=False,
+        in_folder(below),
     )
 
 
@@ -90,7 +86,17 @@ def owned(tmp_path: Path) -> Subject:
     return Subject(storage, lambda: files_in(tmp_path), of_its_own={"owner", ".owner.lock"})
 
 
+def real_hdfs(tmp_path: Path) -> Subject:
+    """A folder of a running HDFS, for which pyarrow finds ``libhdfs`` and the jars of Hadoop's client."""
+    storage = ArrowStorage.from_uri(f"{os.environ[REAL_HDFS]}/{uuid.uuid4().hex}")
+    files = in_folder(storage._fs, storage._root)
+    return Subject(storage, files)
+
+
+REAL_HDFS = "TIDEMILL_TEST_HDFS"
 KINDS = [local, arrow_local, arrow_root, arrow_mock, object_store, hdfs, sub, owned]
+if REAL_HDFS in os.environ:
+    KINDS.append(real_hdfs)
 
 
 @pytest.fixture(params=KINDS, ids=lambda kind: kind.__name__)
@@ -218,9 +224,13 @@ def test_times_are_exact_to_the_millisecond(
     assert storage.modified_ms("file") == 1_772_366_400_123
 
 
+# pyarrow's file system in memory cannot be pickled.
+@pytest.mark.parametrize(
+    "subject",
+    [kind for kind in KINDS if kind not in (arrow_mock, object_store, hdfs)],
+    indirect=True,
+)
 def test_a_copy_that_was_pickled_is_the_same_storage(subject: Subject) -> None:
-    if not subject.can_be_pickled:
-        pytest.skip("pyarrow's file system in memory cannot be pickled")
     subject.storage.write("folder/a", b"a")
     copy = pickle.loads(pickle.dumps(subject.storage))  # noqa: S301
     assert copy.uri == subject.storage.uri
@@ -244,9 +254,11 @@ def test_a_large_file_is_streamed(storage: Storage) -> None:
         assert file.read(1) == b""
 
 
+# HDFS does not replace at once.
+@pytest.mark.parametrize(
+    "subject", [kind for kind in KINDS if kind not in (hdfs, real_hdfs)], indirect=True
+)
 def test_readers_see_the_old_file_or_the_new_one(subject: Subject) -> None:
-    if not subject.replaces_at_once:
-        pytest.skip("this stand-in for a file system does not replace at once")
     storage = subject.storage
     storage.write("file", b"0" * 50_000)
     done = threading.Event()
@@ -305,10 +317,10 @@ def test_a_lock_works_between_copies_of_a_storage(
     with storage.lock("some.lock"):
         thread = threading.Thread(target=second)
         thread.start()
-        waiting.wait(10)
+        waiting.wait(DEADLINE_S)
         thread.join(0.05)
         inside.append("first")
-    thread.join(10)
+    thread.join(DEADLINE_S)
     assert inside == ["first", "second"]
 
 
@@ -323,7 +335,7 @@ def test_a_file_is_read_from_any_offset(storage: Storage) -> None:
 
 # -- files that grow -------------------------------------------------------------------------------
 
-GROWING = [local, sub, owned, hdfs]
+GROWING = [kind for kind in KINDS if kind in (local, sub, owned, hdfs, real_hdfs)]
 growing = pytest.mark.parametrize("kind", GROWING, ids=lambda kind: kind.__name__)
 
 
@@ -390,7 +402,7 @@ def test_after_an_append_that_failed_there_is_no_other(
         appender.append([b"after"])
     appender.close()
     left = subject.files()["log"]
-    assert left == b"before" or (kind is hdfs and left == b"beforelost")
+    assert left == b"before" or (kind in (hdfs, real_hdfs) and left == b"beforelost")
 
 
 # -- files of the operating system -----------------------------------------------------------------
@@ -663,6 +675,17 @@ def test_s3_has_also_the_name_that_spark_gives_it(scheme: str) -> None:
     assert isinstance(storage, ArrowStorage)
     assert storage.uri == uri
     assert (storage._root, storage._appears_whole) == ("bucket/ck", True)
+
+
+@pytest.mark.parametrize("scheme", ["s3", "s3a", "abfs"])
+def test_a_uri_with_a_secret_key_is_refused_without_showing_it(scheme: str) -> None:
+    with pytest.raises(
+        ValueError, match=rf"{scheme}://...@bucket/ck\?region=x has a secret"
+    ) as refused:
+        open_storage(f"{scheme}://key:s3cret@bucket/ck?region=x")
+    assert "s3cret" not in str(refused.value)
+    with pytest.raises(ValueError, match="tape"):  # a user's name is no secret
+        open_storage("tape://ann@drive/ck")
 
 
 def test_a_uri_that_nobody_knows_is_named() -> None:

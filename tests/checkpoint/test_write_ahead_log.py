@@ -27,7 +27,7 @@ from pyarrow._fs import _MockFileSystem
 
 from tests.checkpoint.drawings import files_in
 from tests.checkpoint.file_systems import Hdfs, Objects
-from tests.waiting import wait_for
+from tests.waiting import DEADLINE_S, wait_for
 from tidemill.checkpoint import write_ahead_log as module
 from tidemill.checkpoint.arrow_storage import ArrowStorage
 from tidemill.checkpoint.local_storage import LocalStorage
@@ -66,7 +66,7 @@ def storage(tmp_path: Path) -> LocalStorage:
     return LocalStorage(str(tmp_path / "ck"))
 
 
-def in_memory() -> Storage:
+def in_folder() -> Storage:
     return ArrowStorage(_MockFileSystem(), "ck")
 
 
@@ -97,7 +97,7 @@ def temporary_storage(grows: bool) -> Iterator[Storage]:
         with tempfile.TemporaryDirectory() as directory:
             yield LocalStorage(directory)
     else:
-        yield in_memory()
+        yield in_folder()
 
 
 @settings(max_examples=60, deadline=None)
@@ -289,7 +289,7 @@ def test_a_segment_is_larger_than_its_limit_for_one_large_record_only(
 
 
 def test_where_files_cannot_grow_each_record_has_one(clock: ManualClock) -> None:
-    storage = in_memory()
+    storage = in_folder()
     log = writer(storage, clock)
     handles = [log.append(payload) for payload in (b"a", b"b", b"")]
     assert log.current_segment is None
@@ -320,13 +320,13 @@ def all_at_once(log: LogWriter, gate: Gate, payloads: list[bytes]) -> list[LogSl
 
     threads = [threading.Thread(target=append, args=(n,)) for n in range(len(payloads))]
     threads[0].start()
-    assert gate.reached.wait(30)
+    assert gate.reached.wait(DEADLINE_S)
     for number, thread in enumerate(threads[1:], 1):
         thread.start()
         wait_for(partial(waits, log, number), "the record to wait")
     gate.opened.set()
     for thread in threads:
-        thread.join(30)
+        thread.join(DEADLINE_S)
     return [became[number] for number in range(len(payloads))]
 
 
@@ -339,7 +339,7 @@ class Gate:
 
     def __call__(self) -> None:
         self.reached.set()
-        assert self.opened.wait(30)
+        assert self.opened.wait(DEADLINE_S)
 
 
 PAYLOADS = [f"record {n}".encode() for n in range(20)]
@@ -762,7 +762,7 @@ def test_a_killed_writer_leaves_what_it_has_written(
         },
         start_new_session=True,
         check=False,
-        timeout=60,
+        timeout=DEADLINE_S,
     )
     assert ended.returncode == -signal.SIGKILL
     storage = LocalStorage(str(tmp_path / "ck"))
@@ -809,7 +809,7 @@ def test_an_owner_is_told_which_segment_did_not_fit(
 
 
 def test_an_owner_on_an_object_store_writes_records_as_files(clock: ManualClock) -> None:
-    storage = in_memory()
+    storage = in_folder()
     owned = Ownership.acquire(storage, NOON_MS).owned_storage()
     log = writer(owned, clock)
     handle = log.append([b"a", memoryview(b"b")])

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import DEADLINE_S
 from tidemill.cli import doctor
 from tidemill.cli.main import main
 
@@ -133,7 +134,7 @@ def test_an_old_python_is_one_sentence(tmp_path: Path) -> None:
         env={**os.environ, "PYTHON": str(old)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=DEADLINE_S,
         check=False,
     )
     assert done.returncode == 1

@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 
+from tests.waiting import DEADLINE_S
 from tidemill.cli import run
 from tidemill.cli.main import main
 from tidemill.cli.run import Restart, RestartPolicy, StopRequest, supervise
 from tidemill.testing import ManualClock
 
-DEADLINE_S = 60
 COMMAND = [sys.executable, "-m", "tidemill.cli.main", "run"]
 
 STARTS = """
@@ -100,6 +100,9 @@ class Script:
 
     def returncode(self) -> int:
         return self._returncode
+
+    def failure(self) -> str:
+        return ""
 
     def wait_till(self, target_ms: int, clock: ManualClock) -> StopRequest | None:
         self.waits.append(target_ms - clock.now_ms())
@@ -540,3 +543,45 @@ def test_options_that_cannot_be_read(
         main(["run", *options])
     assert refused.value.code == 2
     assert finding in capsys.readouterr().err
+
+
+def test_a_program_whose_query_failed_is_no_success(write: Callable[[str], Path]) -> None:
+    program = write(
+        """
+from tidemill.failures.failed_streams import note_failure
+note_failure("the query 'prices' failed")
+note_failure("The batch of 12:00:00 failed.")
+"""
+    )
+    ended = done(program)
+    assert ended.returncode == 1
+    assert ended.stderr == (
+        f"tidemill: {program} ended with exit code 0, but the query 'prices' failed, and 1 more\n"
+    )
+
+
+def test_a_program_whose_query_failed_is_started_again(write: Callable[[str], Path]) -> None:
+    program = write(
+        STARTS
+        + """
+from tidemill.failures.failed_streams import note_failure
+if start == 1:
+    note_failure("the query 'prices' failed")
+"""
+    )
+    ended = done("--supervise", "--backoff", "1ms", program)
+    assert (ended.returncode, starts(program)) == (0, 2)
+    assert "ended with exit code 0, but the query 'prices' failed" in ended.stderr
+
+
+def test_its_own_exit_code_comes_first(write: Callable[[str], Path]) -> None:
+    program = write(
+        """
+import sys
+from tidemill.failures.failed_streams import note_failure
+note_failure("the query 'prices' failed")
+sys.exit(7)
+"""
+    )
+    ended = done(program)
+    assert (ended.returncode, ended.stderr) == (7, "")

@@ -18,7 +18,7 @@ from pyspark import SparkContext, StorageLevel
 
 from tests.cluster.program import cluster_conf
 from tests.cluster.standalone import executor_of
-from tests.waiting import wait_for
+from tests.waiting import DEADLINE_S, wait_for
 from tidemill.receivers import Receiver
 from tidemill.spark.session.executors import SparkExecutors, task_slots
 from tidemill.streaming import StreamingContext
@@ -70,7 +70,7 @@ def a_copy_is_enough(sc: SparkContext, folder: Path) -> dict[str, Any]:
     os.kill(executor_of(int(note.read_text())), signal.SIGKILL)
     first = block.places[0]
     wait_for(lambda: not os.path.exists(first.path), "the files of the executor to go")
-    driver.run(1, timeout_s=120)
+    driver.run(1, timeout_s=DEADLINE_S)
     ssc.stop(stopSparkContext=False)
     return {
         "executors": len({place.executor_id for place in block.places}),

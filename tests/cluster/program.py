@@ -3,7 +3,9 @@
 Each batch writes the numbers that it had to a file named after its time, so that a batch that runs again
 leaves what it left before.
 
-    python -m tests.cluster.program MASTER FOLDER HOST PORT [--receivers N]
+    python -m tests.cluster.program MASTER FOLDER HOST PORT [RECEIVERS]
+
+The checkpoint is in the folder, or where the environment says (``CHECKPOINT``).
 """
 
 from __future__ import annotations
@@ -18,11 +20,17 @@ from typing import Any
 
 from pyspark import SparkConf, SparkContext, StorageLevel
 
-from tests.cluster.standalone import LIGHT
+from tests.class_archive import java_options
+from tests.object_store import CREDENTIALS
 from tidemill.receivers import Receiver
 from tidemill.streaming import StreamingContext
 
 INTERVAL_S = 0.5
+CHECKPOINT = "NUMBERS_CHECKPOINT"
+
+
+def checkpoint_of(folder: Path) -> str:
+    return os.environ.get(CHECKPOINT, str(folder / "checkpoint"))
 
 
 class NumberReceiver(Receiver):
@@ -59,7 +67,7 @@ class NumberReceiver(Receiver):
 
 
 def cluster_conf(master: str) -> SparkConf:
-    return (
+    conf = (
         SparkConf()
         .setMaster(master)
         .setAppName("numbers")
@@ -69,19 +77,23 @@ def cluster_conf(master: str) -> SparkConf:
         .set("spark.driver.bindAddress", "127.0.0.1")
         .set("spark.executor.memory", "512m")
         .set("spark.executor.cores", "2")
-        .set("spark.driver.extraJavaOptions", LIGHT)
-        .set("spark.executor.extraJavaOptions", LIGHT)
+        .set("spark.executor.extraJavaOptions", java_options())
         .set("spark.locality.wait", "500ms")
         .set("spark.python.unix.domain.socket.enabled", "true")
         .set("spark.executorEnv.PYTHONPATH", str(Path(__file__).parents[2]))
         .set("spark.streaming.gracefulStopTimeout", "60s")
+        .set("spark.streaming.stopGracefullyOnShutdown", "true")
         .set("spark.streaming.blockInterval", "100ms")
     )
+    for name in CREDENTIALS:  # an executor has the environment of its worker, not of the driver
+        if name in os.environ:
+            conf.set(f"spark.executorEnv.{name}", os.environ[name])
+    return conf
 
 
 def make(master: str, folder: Path, host: str, port: int, receivers: int) -> StreamingContext:
     ssc = StreamingContext(SparkContext(conf=cluster_conf(master)), INTERVAL_S)
-    ssc.checkpoint(str(folder / "checkpoint"))
+    ssc.checkpoint(checkpoint_of(folder))
     streams = [ssc.receiverStream(NumberReceiver(host, port)) for _ in range(receivers)]
     output = folder / "output"
     output.mkdir(parents=True, exist_ok=True)
@@ -98,7 +110,7 @@ def make(master: str, folder: Path, host: str, port: int, receivers: int) -> Str
 def main(master: str, folder: str, host: str, port: str, receivers: str = "1") -> None:
     path = Path(folder)
     ssc = StreamingContext.getOrCreate(
-        str(path / "checkpoint"), lambda: make(master, path, host, int(port), int(receivers))
+        checkpoint_of(path), lambda: make(master, path, host, int(port), int(receivers))
     )
     ssc.start()
     ssc.awaitTermination()

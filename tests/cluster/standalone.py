@@ -13,12 +13,11 @@ from types import TracebackType
 
 import pyspark
 
+from tests.class_archive import java_options
 from tests.waiting import wait_for
 from tidemill.common.processes import ancestors_of
 
 SPARK_HOME = Path(pyspark.__file__).parent
-# Half of the time that a JVM needs to start goes into compiling what it runs once.
-LIGHT = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 def free_port() -> int:
@@ -76,7 +75,7 @@ class StandaloneCluster:
             **os.environ,
             "SPARK_HOME": str(SPARK_HOME),
             "SPARK_LOCAL_IP": "127.0.0.1",
-            "SPARK_DAEMON_JAVA_OPTS": LIGHT,
+            "SPARK_DAEMON_JAVA_OPTS": java_options(),
             "SPARK_DAEMON_MEMORY": "256m",
             "SPARK_LOCAL_DIRS": str(self._folder / f"{name}-disk"),
         }

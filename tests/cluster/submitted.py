@@ -8,9 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.class_archive import java_options
 from tests.cluster.run import ROOT
 from tests.cluster.sender import Sender
-from tests.cluster.standalone import LIGHT, SPARK_HOME, StandaloneCluster
+from tests.cluster.standalone import SPARK_HOME, StandaloneCluster
 from tests.waiting import wait_for
 from tidemill.common.processes import ancestors_of
 
@@ -45,7 +46,7 @@ class SubmittedRun:
             *("--class", "org.apache.spark.deploy.PythonRunner"),
             *("--conf", f"spark.pyspark.python={sys.executable}"),
             *("--conf", "spark.driver.memory=512m", "--conf", "spark.driver.cores=1"),
-            *("--conf", f"spark.driver.extraJavaOptions={LIGHT}"),
+            *("--conf", f"spark.driver.extraJavaOptions={java_options()}"),
             *(f"file:{jar}", str(ROOT / "tests" / "cluster" / "program.py"), str(ROOT)),
             *(cluster.master, str(folder), "127.0.0.1", str(self.sender.port)),
         )

@@ -4,6 +4,7 @@ import threading
 
 import pytest
 
+from tests.waiting import DEADLINE_S
 from tidemill.common.clock import FOREVER_MS, ManualClock, SystemClock
 
 
@@ -37,8 +38,8 @@ def test_a_waiter_wakes_when_its_time_has_come() -> None:
     clock.advance(999)
     assert not reached.wait(0.05)
     clock.advance(1)
-    assert reached.wait(10)
-    waiter.join(10)
+    assert reached.wait(DEADLINE_S)
+    waiter.join(DEADLINE_S)
 
 
 @pytest.mark.parametrize("clock", [ManualClock(), SystemClock()])
@@ -52,7 +53,7 @@ def test_an_interrupted_waiter_says_so(clock: ManualClock | SystemClock) -> None
     waiter.start()
     interrupted.set()
     clock.interrupt_waiters()
-    waiter.join(10)
+    waiter.join(DEADLINE_S)
     assert answers == [False]
 
 
@@ -154,8 +155,8 @@ def test_one_can_wait_for_what_never_comes() -> None:
         target=lambda: answers.append(clock.wait_till(FOREVER_MS, is_stopped)), daemon=True
     )
     waiter.start()
-    assert looked.wait(10)
+    assert looked.wait(DEADLINE_S)
     stopped.set()
     clock.interrupt_waiters()
-    waiter.join(10)
+    waiter.join(DEADLINE_S)
     assert answers == [False]

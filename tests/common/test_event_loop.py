@@ -5,6 +5,7 @@ import threading
 
 import pytest
 
+from tests.waiting import DEADLINE_S
 from tidemill.common.event_loop import EventLoop
 
 
@@ -16,7 +17,7 @@ def test_events_are_handled_in_order_on_one_other_thread() -> None:
     loop.start()
     for event in range(100):
         assert loop.post(event)
-    seen = [handled.get(timeout=10) for _ in range(100)]
+    seen = [handled.get(timeout=DEADLINE_S) for _ in range(100)]
     assert [event for event, _ in seen] == list(range(100))
     assert len({thread for _, thread in seen}) == 1
     assert seen[0][1] is not threading.current_thread()
@@ -36,8 +37,8 @@ def test_an_error_is_reported_and_the_loop_goes_on() -> None:
     loop.start()
     loop.post(1)
     loop.post(2)
-    assert str(errors.get(timeout=10)) == "bad event"
-    assert handled.get(timeout=10) == 2
+    assert str(errors.get(timeout=DEADLINE_S)) == "bad event"
+    assert handled.get(timeout=DEADLINE_S) == 2
     loop.stop()
 
 
@@ -58,7 +59,7 @@ def test_an_error_handler_that_fails_does_not_end_the_loop(
     loop.start()
     loop.post("bad")
     loop.post("good")
-    assert handled.wait(10)
+    assert handled.wait(DEADLINE_S)
     loop.stop()
     assert "handler broke" in caplog.text
 
@@ -70,13 +71,13 @@ def test_after_stop_nothing_is_handled_and_post_says_so() -> None:
     def handle(event: int) -> None:
         handled.append(event)
         entered.set()
-        release.wait(10)
+        release.wait(DEADLINE_S)
 
     loop: EventLoop[int] = EventLoop("test", handle, pytest.fail)
     loop.start()
     loop.post(1)
     loop.post(2)
-    assert entered.wait(10)
+    assert entered.wait(DEADLINE_S)
     assert not loop.stop(timeout_s=0.01)
     release.set()
     assert loop.stop()
@@ -96,5 +97,5 @@ def test_the_loop_can_stop_itself() -> None:
     loop = EventLoop("test", stop, pytest.fail)
     loop.start()
     loop.post(1)
-    assert stopped.wait(10)
+    assert stopped.wait(DEADLINE_S)
     assert loop.stop()

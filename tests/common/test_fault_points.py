@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import DEADLINE_S
 from tidemill.common import fault_points
 from tidemill.common.fault_points import COUNTERS, PLAN, Fault, fault_point, parse_plan
 
@@ -115,7 +116,7 @@ def test_occurrences_are_counted_over_all_processes(tmp_path: Path) -> None:
         assert process.stdin is not None
         process.stdin.write("\n")
         process.stdin.flush()
-    said = "".join(process.communicate(timeout=60)[0] for process in processes)
+    said = "".join(process.communicate(timeout=DEADLINE_S)[0] for process in processes)
     assert [process.returncode for process in processes] == [0] * 4
     assert said.count("struck") == 3
     assert (tmp_path / "a").stat().st_size == 400
@@ -171,7 +172,7 @@ def test_a_kill_takes_the_whole_group_and_driver_only_the_driver(
             text=True,
         )
         # Until nobody is left who could write to the pipe.
-        said = set(process.communicate(timeout=60)[0].split())
+        said = set(process.communicate(timeout=DEADLINE_S)[0].split())
         return process.returncode, said
 
     everybody = {"driver", "helper"} | ({"worker"} if where == "worker" else set())

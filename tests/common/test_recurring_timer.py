@@ -5,6 +5,7 @@ import threading
 
 import pytest
 
+from tests.waiting import DEADLINE_S
 from tidemill.common.clock import ManualClock
 from tidemill.common.recurring_timer import RecurringTimer
 from tidemill.errors import StopTimeoutError
@@ -16,10 +17,10 @@ def test_ticks_at_every_multiple_of_the_period() -> None:
     timer = RecurringTimer(clock, 1000, ticks.put, "test")
     assert timer.start() == 3000
     clock.advance(500)
-    assert ticks.get(timeout=10) == 3000
+    assert ticks.get(timeout=DEADLINE_S) == 3000
     for time_ms in (4000, 5000, 6000):
         clock.advance(1000)
-        assert ticks.get(timeout=10) == time_ms
+        assert ticks.get(timeout=DEADLINE_S) == time_ms
     timer.stop()
     clock.advance(10_000)
     assert ticks.empty()
@@ -31,9 +32,9 @@ def test_one_call_stands_for_all_the_times_that_have_passed() -> None:
     timer = RecurringTimer(clock, 1000, ticks.put, "test")
     clock.advance(56 * 365 * 86_400_000 + 1)  # before it starts, and again while it waits
     assert timer.start(3000) == 3000
-    assert ticks.get(timeout=10) == 56 * 365 * 86_400_000
+    assert ticks.get(timeout=DEADLINE_S) == 56 * 365 * 86_400_000
     clock.advance(86_400_000)
-    assert ticks.get(timeout=10) == 56 * 365 * 86_400_000 + 86_400_000
+    assert ticks.get(timeout=DEADLINE_S) == 56 * 365 * 86_400_000 + 86_400_000
     timer.stop()
     assert ticks.empty()
 
@@ -55,7 +56,7 @@ def test_a_failing_callback_does_not_end_the_ticking(caplog: pytest.LogCaptureFi
     timer.start()
     for time_ms in (10, 20):
         clock.advance(10)
-        assert ticks.get(timeout=10) == time_ms
+        assert ticks.get(timeout=DEADLINE_S) == time_ms
     timer.stop()
     assert "disk on fire" in caplog.text
 
@@ -72,7 +73,7 @@ def test_stop_is_idempotent_and_allowed_before_start_and_in_the_callback() -> No
     timer = RecurringTimer(clock, 10, stop_itself, "test")
     timer.start()
     clock.advance(10)
-    assert stopped.wait(10)
+    assert stopped.wait(DEADLINE_S)
     timer.stop()
     timer.stop()
 
@@ -83,12 +84,12 @@ def test_stop_reports_a_callback_that_hangs() -> None:
 
     def hang(_: int) -> None:
         entered.set()
-        release.wait(30)
+        release.wait(DEADLINE_S)
 
     timer = RecurringTimer(clock, 10, hang, "stuck")
     timer.start()
     clock.advance(10)
-    assert entered.wait(10)
+    assert entered.wait(DEADLINE_S)
     with pytest.raises(StopTimeoutError, match="stuck"):
         timer.stop(timeout_s=0.01)
     release.set()

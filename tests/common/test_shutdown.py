@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import DEADLINE_S
+
 ROOT = Path(__file__).parents[2]
 BEGINNING = """
 import os, signal, sys, threading
@@ -24,7 +26,7 @@ def say(text):
 def interrupt(number=signal.SIGINT):
     signal.raise_signal(number)
 
-def stop():
+def stop(number):
     say("stopped")
     hook.remove()
 
@@ -40,7 +42,7 @@ def run(program: str) -> tuple[list[str], int, str]:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=DEADLINE_S,
         check=False,
     )
     return done.stdout.splitlines(), done.returncode, done.stderr
@@ -76,14 +78,14 @@ def test_a_second_signal_while_the_first_ends_the_program_stops_at_once(ending: 
     lines, code, errors = run(ending)
     assert lines == []
     assert code == 128 + signal.SIGINT
-    assert "stopping at once" in errors
+    assert errors == "tidemill: stopping now\n"
     assert "Traceback" not in errors
 
 
 def test_a_signal_does_not_interrupt_the_stop_of_a_program_that_ends_by_itself() -> None:
     lines, code, errors = run(
         """
-def stop():
+def stop(number):
     interrupt()
     say("stopped")
     interrupt()
@@ -128,14 +130,83 @@ def remove(hook):
 remove(hook)
 hook = ShutdownHook(stop)
 hook.install()
-assert signal.getsignal(signal.SIGTERM) == hook._on_signal
+try:
+    interrupt(signal.SIGTERM)
+except SystemExit:
+    say("caught")
 remove(hook)
 interrupt(signal.SIGTERM)
 say("went on")
 """
     )
-    assert lines == []
+    assert lines == ["caught"]
     assert code == -signal.SIGTERM
+
+
+TWO_HOOKS = """
+def other_stop(number):
+    say(f"the other stopped, {number}")
+    other.remove()
+
+other = ShutdownHook(other_stop)
+other.install()
+"""
+
+
+def test_two_hooks_share_a_signal_and_each_hears_of_it() -> None:
+    lines, code, errors = run(
+        f"""{TWO_HOOKS}
+def stop(number):
+    say(f"stopped, {{number}}")
+hook._stop = stop
+interrupt(signal.SIGTERM)
+"""
+    )
+    number = int(signal.SIGTERM)
+    assert lines == [f"the other stopped, {number}", f"stopped, {number}"]
+    assert (code, errors) == (128 + number, "")
+
+
+def test_a_hook_catches_signals_when_the_one_before_it_is_gone() -> None:
+    lines, code, errors = run(
+        f"""{TWO_HOOKS}
+hook.remove()
+interrupt(signal.SIGTERM)
+"""
+    )
+    assert lines == [f"the other stopped, {int(signal.SIGTERM)}"]
+    assert (code, errors) == (128 + signal.SIGTERM, "")
+
+
+@pytest.mark.parametrize("first", ["hook", "other"])
+def test_an_uncaught_error_is_printed_once_after_hooks_came_and_went(first: str) -> None:
+    last = {"hook": "other", "other": "hook"}[first]
+    _, code, errors = run(
+        f"""{TWO_HOOKS}
+{first}.remove()
+tool = lambda *error, before=sys.excepthook: before(*error)
+sys.excepthook = tool
+{last}.remove()
+hook.install()
+raise ValueError("mine")
+"""
+    )
+    assert code == 1
+    assert errors.count("Traceback") == 1, errors
+    assert errors.endswith("ValueError: mine\n")
+
+
+def test_signals_have_their_usual_effect_when_the_last_hook_is_gone() -> None:
+    lines, code, _ = run(
+        f"""{TWO_HOOKS}
+hook.remove()
+other.remove()
+assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+assert sys.excepthook is sys.__excepthook__
+interrupt(signal.SIGTERM)
+"""
+    )
+    assert (lines, code) == ([], -signal.SIGTERM)
 
 
 class Terminal:
@@ -184,7 +255,7 @@ def test_a_prompt_survives_every_ctrl_c_and_ends_with_sigterm() -> None:
             user.read_until(b">>> ")
             user.signal(shell, signal.SIGTERM)
             user.read_until(b"stopped")
-            assert shell.wait(60) == 128 + signal.SIGTERM
+            assert shell.wait(DEADLINE_S) == 128 + signal.SIGTERM
         finally:
             shell.kill()
             os.close(ours)

@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from tests.sinks.output import FakeQuery, sorted_rows
+from tests.sinks.python_writers import Folder, rows_in
 from tidemill.batches.sink import Sink
 from tidemill.sinks.console import ConsoleSink
 from tidemill.sinks.files.file_sink import FileSink
@@ -22,6 +23,7 @@ from tidemill.sinks.foreach import ForeachSink
 from tidemill.sinks.foreach_batch import ForeachBatchSink
 from tidemill.sinks.memory import MemorySink
 from tidemill.sinks.noop import NoopSink
+from tidemill.sinks.python_data_source import PythonDataSourceSink
 from tidemill.sinks.table import TableSink
 
 SCHEMA = (
@@ -56,9 +58,16 @@ class Subject:
     survives: bool = True
 
 
-@pytest.fixture(
-    params=["console", "noop", "memory", "parquet", "orc", "table", "foreach", "foreachBatch"]
-)
+EXACTLY_ONCE = ["noop", "memory", "parquet", "orc", "table"]
+AT_LEAST_ONCE = ["console", "foreach", "foreachBatch", "python"]
+ALL = EXACTLY_ONCE + AT_LEAST_ONCE
+# What was written before the commit is in nobody's sight.
+HIDING = [name for name in ALL if name not in ("foreach", "foreachBatch")]
+# Written rows outlive the driver.
+SURVIVING = [name for name in HIDING if name != "memory"]
+
+
+@pytest.fixture(params=ALL)
 def subject(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path) -> Any:
     schema = StructType.fromDDL(SCHEMA)
     name = f"contract_{request.param}"
@@ -76,12 +85,14 @@ def subject(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path)
             lambda df, batch_id: df.write.mode("overwrite").parquet(f"{out}/batch={batch_id}")
         ),
     }
+    makers["python"] = lambda: PythonDataSourceSink(Folder, {"path": out})
     readers: dict[str, Callable[[], DataFrame | None]] = {
         "memory": lambda: spark.table(name),
         "parquet": lambda: query.sink.table(),  # type: ignore[attr-defined]
         "orc": lambda: query.sink.table(),  # type: ignore[attr-defined]
         "table": lambda: spark.table(name),
         "foreachBatch": lambda: spark.read.schema(schema).parquet(out).drop("batch"),
+        "python": lambda: spark.createDataFrame(rows_in(Path(out)), schema),
     }
     subject = Subject(
         query,
@@ -120,9 +131,15 @@ def test_an_empty_batch(subject: Subject) -> None:
     check(subject, [FULL])
 
 
+def test_a_sink_says_whether_it_writes_exactly_once(
+    subject: Subject, request: pytest.FixtureRequest
+) -> None:
+    name = request.node.callspec.params["subject"]
+    assert subject.query.sink.exactly_once == (name in EXACTLY_ONCE)
+
+
+@pytest.mark.parametrize("subject", EXACTLY_ONCE, indirect=True)
 def test_the_same_batch_again_changes_nothing(subject: Subject) -> None:
-    if not subject.query.sink.exactly_once:
-        pytest.skip("may have effects twice, and says so")
     subject.query.write(0, [FULL])
     subject.query.write(0, [FULL])
     check(subject, [FULL])
@@ -135,13 +152,13 @@ def test_the_same_batch_again_changes_nothing(subject: Subject) -> None:
     check(subject, [FULL, NULLS])
 
 
+# What a function of the user's leaves is up to the function.
+@pytest.mark.parametrize("subject", [name for name in ALL if name != "foreachBatch"], indirect=True)
 def test_a_failing_batch_leaves_nothing(subject: Subject) -> None:
     query = subject.query
     query.write(0, [FULL])
     rows = query.spark.createDataFrame([FULL] * 8, query.schema).repartition(2)
     poison = F.when(F.rand() < 2, F.raise_error(F.lit("poison"))).otherwise(F.lit(True))
-    if isinstance(query.sink, ForeachBatchSink):
-        pytest.skip("what is left is up to the function")
     with pytest.raises(Exception, match="poison"):
         query.write(1, rows.where(poison))
     check(subject, [FULL])
@@ -149,11 +166,9 @@ def test_a_failing_batch_leaves_nothing(subject: Subject) -> None:
     check(subject, [FULL, NULLS])
 
 
+@pytest.mark.parametrize("subject", HIDING, indirect=True)
 def test_nothing_is_seen_before_the_commit(subject: Subject) -> None:
     query = subject.query
-    if isinstance(query.sink, (ForeachSink, ForeachBatchSink)):
-        assert not query.sink.exactly_once  # it cannot hide rows, and says so
-        return
     query.write(0, [FULL])
     query.stage(1, [NULLS])
     check(subject, [FULL])
@@ -161,10 +176,9 @@ def test_nothing_is_seen_before_the_commit(subject: Subject) -> None:
     check(subject, [FULL, NULLS])
 
 
+@pytest.mark.parametrize("subject", HIDING, indirect=True)
 def test_a_batch_that_was_staged_and_given_up_is_staged_again(subject: Subject) -> None:
     query = subject.query
-    if isinstance(query.sink, (ForeachSink, ForeachBatchSink)):
-        pytest.skip("has its effects when it stages, and says so")
     query.stage(0, [FULL, FULL])
     query.stage(0, [NULLS])
     query.sink.commit(0)
@@ -186,10 +200,9 @@ def test_a_commit_may_be_repeated(subject: Subject) -> None:
     check(subject, [FULL, NULLS])
 
 
+@pytest.mark.parametrize("subject", SURVIVING, indirect=True)
 def test_what_was_staged_before_a_crash_is_never_seen(subject: Subject) -> None:
     query = subject.query
-    if isinstance(query.sink, (ForeachSink, ForeachBatchSink)) or not subject.survives:
-        pytest.skip("has its effects when it stages, or does not survive its driver")
     query.write(0, [FULL])
     query.stage(1, [FULL, FULL])
     query.start(subject.make())  # nobody has stopped the first one

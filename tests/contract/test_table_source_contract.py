@@ -15,7 +15,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from tests.batches.planning import plan_batch
 from tests.receivers.table_world import World
-from tests.sources.python_sources import Counter, Drops
+from tests.sources.python_sources import SCHEMA, Counter, Drops
 from tests.sources.reading import read
 from tests.waiting import wait_for
 from tidemill.batches.batch import UNLIMITED, AdmissionLimit, Batch, OffsetRange
@@ -87,11 +87,12 @@ def memory_stream() -> Subject:
 
 
 def python_data_source() -> Subject:
-    return Subject(lambda: python_stream_source(Counter, {"upTo": "60"}), advance, smallest=1)
+    make = lambda: python_stream_source(Counter, {"upTo": "60"}, SCHEMA)  # noqa: E731
+    return Subject(make, advance, smallest=1)
 
 
 def simple_python_data_source() -> Subject:
-    make = lambda: python_stream_source(Drops, {})  # noqa: E731
+    make = lambda: python_stream_source(Drops, {}, SCHEMA)  # noqa: E731
     return Subject(make, advance, smallest=2, limited=False)
 
 

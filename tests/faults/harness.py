@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.waiting import DEADLINE_S
 from tidemill.common.fault_points import COUNTERS, PLAN
 from tidemill.errors import CheckpointError
 from tidemill.state.reader import read_state
@@ -191,7 +192,7 @@ class Watcher:
 
     def stop(self) -> None:
         self._stopped.set()
-        self._thread.join(60)
+        self._thread.join(DEADLINE_S)
 
     def _watch(self) -> None:
         while not self._stopped.wait(self.pause_s) and self.problem is None:

@@ -106,9 +106,7 @@ def main(folder: str, batches: int) -> None:
     incoming, out = os.path.join(folder, "incoming"), os.path.join(folder, "out")
     os.makedirs(incoming, exist_ok=True)
     os.makedirs(out, exist_ok=True)
-    # A program that lives for seconds is better off without the compiler for the long run.
-    short_lived = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-    config = {"spark.ui.enabled": False, "spark.driver.extraJavaOptions": short_lived}
+    config = {"spark.ui.enabled": False}
     spark = tidemill.session("faults", master="local[2]", config=config, quiet=True)
     # At every start the clock shows the beginning: for a recovered stream it has been set back.
     clock = ManualClock()

@@ -52,8 +52,6 @@ SETTINGS = {
     "spark.sql.streaming.minBatchesToRetain": 2,
     "spark.sql.session.timeZone": "UTC",
     "spark.ui.enabled": False,
-    # A program that lives for seconds is better off without the compiler for the long run.
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
 }
 FIRST_FILE_S = 1_772_366_400
 ELSEWHERE = "TIDEMILL_TEST_ELSEWHERE"

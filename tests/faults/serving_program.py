@@ -17,7 +17,14 @@ def main(folder_name: str, every: str) -> None:
     make_limits_small()
     folder = Path(folder_name)
     # A busy machine takes longer than the minute that a graceful stop has by default.
-    spark = new_session("local[2]", 3, {"spark.streaming.gracefulStopTimeout": "240s"})
+    spark = new_session(
+        "local[2]",
+        3,
+        {
+            "spark.streaming.gracefulStopTimeout": "240s",
+            "spark.streaming.stopGracefullyOnShutdown": "true",
+        },
+    )
     stream = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1)
     query = start_windows(stream.json(str(folder / "incoming")), folder, every)
     query.awaitTermination()

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.waiting import DEADLINE_S
 from tidemill.common.clock import ManualClock
 from tidemill.progress.batch_info import BatchInfo, OutputOperationInfo, StreamInputInfo
 from tidemill.progress.events import BatchCompleted, ReceiverStarted, StreamingStarted
@@ -73,7 +74,7 @@ def test_stop_delivers_what_was_posted() -> None:
 
     class Slow(Recorder):
         def onStreamingStarted(self, streamingStarted: Any) -> None:
-            release.wait(10)
+            release.wait(DEADLINE_S)
             super().onStreamingStarted(streamingStarted)
 
     bus = ListenerBus("test")
@@ -94,7 +95,7 @@ def test_events_wait_for_a_slow_listener_up_to_a_limit_and_the_log_counts_the_ot
 
     class Slow(Recorder):
         def onStreamingStarted(self, streamingStarted: Any) -> None:
-            assert release.wait(30)
+            assert release.wait(DEADLINE_S)
             super().onStreamingStarted(streamingStarted)
 
     clock = ManualClock()
@@ -124,7 +125,7 @@ def test_a_slow_listener_hears_that_a_query_has_started_and_ended() -> None:
 
     class Slow:
         def onStreamingStarted(self, streamingStarted: Any) -> None:
-            assert release.wait(30)
+            assert release.wait(DEADLINE_S)
 
         def onQueryStarted(self, event: Any) -> None:
             seen.append(event.name)

@@ -80,7 +80,7 @@ def test_observed_rows_keep_their_types_and_json_stays_json() -> None:
         0, has_executed=True, sources=[], sink=SINK, observed_metrics={"sums": row}
     )
     assert progress.observedMetrics["sums"].total == Decimal("1.50")
-    assert json.loads(progress.json)["observedMetrics"] == {"sums": {"total": "1.50", "rows": 3}}
+    assert json.loads(progress.json)["observedMetrics"] == {"sums": {"total": 1.5, "rows": 3}}
 
 
 def test_a_query_without_data_speaks_up_every_ten_seconds() -> None:

@@ -22,6 +22,7 @@ class FakeOutput:
         self.batch_id = batch_id
         self.replaces = replaces
         self.computed = 0
+        self.rows_collected: int | None = None
         self._rows = rows
 
     def count(self) -> int:
@@ -31,6 +32,7 @@ class FakeOutput:
     def collected(self) -> DataFrame:
         self.computed += 1
         rows = self._rows.collect()
+        self.rows_collected = len(rows)
         return self._rows.sparkSession.createDataFrame(rows, self._rows.schema)
 
     def dataframe(

@@ -12,7 +12,7 @@ from tests.sinks.output import FakeQuery
 from tidemill.errors import UsageError
 from tidemill.sinks.foreach import ForeachSink
 from tidemill.sinks.foreach_batch import ForeachBatchSink
-from tidemill.spark.session.failures import user_traceback
+from tidemill.spark.errors.failures import user_traceback
 
 
 @pytest.fixture

@@ -2,29 +2,40 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from itertools import chain
 from typing import Any
 
 import pytest
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceStreamReader,
+    InputPartition,
     SimpleDataSourceStreamReader,
 )
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
     SupportsTriggerAvailableNow,
 )
 from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
-from tests.sources.python_sources import SCHEMA, Counter, CounterReader, Drops
+from tests.sources.python_sources import SCHEMA, Counter, CounterReader, Drops, DropsReader
 from tests.sources.reading import next_range, read, rows, runtime
 from tidemill.batches.batch import EVERYTHING, UNLIMITED, AdmissionLimit, OffsetRange
 from tidemill.batches.table_source import SplitSource
 from tidemill.errors import UsageError
-from tidemill.sources.python_data_source import python_stream_source
+from tidemill.sources.python_data_source import python_source_schema, python_stream_source
+from tidemill.sources.python_read_limits import LIMIT_FIELDS, READ_LIMITS
+from tidemill.spark.errors.data_source_errors import (
+    RUNTIME,
+    DataSourceMethodError,
+    DataSourceResultError,
+)
 from tidemill.spark.session.python_data_sources import python_data_source
 
 pytestmark = pytest.mark.usefixtures("spark")  # a schema that is text is Spark's to read
@@ -47,7 +58,7 @@ class NoStream(DataSource):
 
 
 def table(cls: type[DataSource], **options: str) -> SplitSource:
-    source = python_stream_source(cls, options)
+    source = python_stream_source(cls, options, python_source_schema(cls, options))
     source.start(runtime())
     return source
 
@@ -173,33 +184,189 @@ def test_what_cannot_work_is_said(
 ) -> None:
     with pytest.raises(UsageError, match=message):
         take_all(table(cls, **options))
-    with pytest.raises(UsageError, match=r"neither streamReader\(\) nor simpleStreamReader\(\)"):
+    with pytest.raises(
+        AnalysisException, match=r"neither streamReader\(\) nor simpleStreamReader\(\)"
+    ):
         python_stream_source(NoStream, {}, SCHEMA)
 
 
-def test_offsets_and_partitions_that_cannot_be_used_are_refused() -> None:
-    class Wrong(CounterReader):
-        def latestOffset(self, start: Any, limit: Any) -> Any:
-            return 7
+def reading(**methods: Any) -> SplitSource:
+    """Return a source whose reader has other methods than that of the counter."""
+    reader = type("Reader", (CounterReader,), methods)
 
-        def partitions(self, start: Any, end: Any) -> Any:
-            return ["x"]
-
-        def read(self, partition: Any) -> Any:
-            return [(1, "x")]
-
-    class WrongCounter(Counter):
+    class Source(Counter):
         def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-            return Wrong(1, "")
+            return reader(2, "tuple")  # type: ignore[no-any-return]
 
-    source = table(WrongCounter)
-    with pytest.raises(UsageError, match="must be a dictionary of numbers, texts"):
-        source.latest_offset({"n": 0}, UNLIMITED, 0)
-    with pytest.raises(UsageError, match="must give InputPartition objects, not 'x'"):
+    return table(Source)
+
+
+def reading_simply(read: Any) -> SplitSource:
+    reader = type("Reader", (DropsReader,), {"read": read})
+
+    class Source(Drops):
+        def simpleStreamReader(self, schema: StructType) -> SimpleDataSourceStreamReader:
+            return reader(False)  # type: ignore[no-any-return]
+
+    return table(Source)
+
+
+@pytest.mark.parametrize("offset", [7, None, "x", {"n": {1, 2}}, [{"n": 1}]])
+def test_an_offset_is_a_dictionary(offset: Any) -> None:
+    source = reading(
+        latestOffset=lambda self, start, limit: offset, initialOffset=lambda self: offset
+    )
+    for ask in (lambda: source.latest_offset({"n": 0}, UNLIMITED, 0), source.initial_offset):
+        with pytest.raises(DataSourceResultError, match="a dictionary of numbers, texts") as caught:
+            ask()
+        assert caught.value.getCondition() == RUNTIME
+    with pytest.raises(UsageError, match="a dictionary of numbers, texts"):
+        take_all(reading_simply(lambda self, start: (iter([]), offset)))
+
+
+@pytest.mark.parametrize(
+    ("partitions", "message"),
+    [
+        (["x"], "must return InputPartition objects, not 'x'"),
+        (None, "must return a list of InputPartition objects, not None"),
+        ("xy", "must return a list of InputPartition objects, not 'xy'"),
+        ((InputPartition(n) for n in range(2)), "must return a list .*, not <generator object"),
+        ([InputPartition(threading.Lock())], "cannot be pickled .*: put into it what read"),
+    ],
+)
+def test_partitions_are_a_list_of_what_can_travel(partitions: Any, message: str) -> None:
+    source = reading(partitions=lambda self, start, end: partitions)
+    with pytest.raises(DataSourceResultError, match=message):
         source.splits(OffsetRange({"n": 0}, {"n": 1}), 1)
-    good = table(Counter, upTo="1").splits(OffsetRange({"n": 0}, {"n": 1}), 1)
-    with pytest.raises(UsageError, match="must give an iterator, not list"):
-        source.split_reader()(good[0])
+
+
+@pytest.mark.parametrize("result", [None, [], iter([(1, "x")]), (iter([]), {}, 1)])
+def test_a_simple_reader_returns_rows_and_an_offset(result: Any) -> None:
+    with pytest.raises(DataSourceResultError, match="an iterator of rows and the offset after"):
+        take_all(reading_simply(lambda self, start: result))
+
+
+def test_rows_are_an_iterator() -> None:
+    source = reading(read=lambda self, partition: [(1, "x")])
+    with pytest.raises(
+        UsageError, match=r"INVALID_RETURN_TYPE.* must return an iterator, not list"
+    ):
+        rows(source, {"n": 0}, {"n": 1})
+
+
+@pytest.mark.parametrize("limit", [5, None, type("Own", (ReadLimit,), {})()])
+def test_a_limit_is_one_of_pysparks(limit: Any) -> None:
+    source = reading(getDefaultReadLimit=lambda self: limit)
+    with pytest.raises(DataSourceResultError, match="must return one of ReadAllAvailable, ReadMin"):
+        source.latest_offset({"n": 0}, UNLIMITED, 0)
+
+
+def boom(*arguments: Any) -> Any:
+    raise ValueError("boom")
+
+
+@pytest.mark.parametrize(
+    ("method", "call"),
+    [
+        ("initialOffset", lambda source: source.initial_offset()),
+        ("latestOffset", lambda source: source.latest_offset({"n": 0}, UNLIMITED, 0)),
+        ("getDefaultReadLimit", lambda source: source.latest_offset({"n": 0}, UNLIMITED, 0)),
+        ("reportLatestOffset", lambda source: source.latest_offset({"n": 0}, UNLIMITED, 0)),
+        ("partitions", lambda source: source.splits(OffsetRange({"n": 0}, {"n": 1}), 1)),
+        ("commit", lambda source: source.commit({"n": 0})),
+        ("stop", lambda source: source.stop()),
+    ],
+)
+def test_an_error_of_a_method_begins_with_its_frames(method: str, call: Any) -> None:
+    source = reading(**{method: lambda self, *arguments: boom()})
+    with pytest.raises(DataSourceMethodError) as caught:
+        call(source)
+    said = str(caught.value)
+    assert said.startswith("Traceback")
+    assert said.index("in boom") < said.index("ValueError: boom")
+    assert said.endswith(
+        f"[{RUNTIME}] reader.{method}() of the Python data source 'test_counter' failed."
+    )
+    assert "tidemill/" not in said
+    assert isinstance(caught.value.cause, ValueError)
+
+
+def test_a_method_that_the_reader_does_not_have_is_one_line() -> None:
+    source = reading(latestOffset=DataSourceStreamReader.latestOffset)
+    with pytest.raises(DataSourceMethodError, match="latestOffset is not implemented") as caught:
+        source.latest_offset({"n": 0}, UNLIMITED, 0)
+    assert len(str(caught.value).splitlines()) == 3
+
+
+def test_a_reader_says_how_far_it_reaches_when_a_batch_is_planned() -> None:
+    asked = []
+
+    def report(self: Any) -> dict[str, int] | None:
+        asked.append(1)
+        return {"n": 99} if len(asked) < 2 else None
+
+    source = reading(reportLatestOffset=report)
+    assert source.newest_offset() is None
+    end = source.latest_offset({"n": 0}, UNLIMITED, 0)
+    assert source.newest_offset() == source.newest_offset() == {"n": 99}
+    source.latest_offset(end, UNLIMITED, 0)
+    assert (source.newest_offset(), len(asked)) == (None, 2)
+    old = table(OldCounter)
+    assert old.latest_offset({"n": 0}, UNLIMITED, 0) == old.newest_offset() == {"n": 40}
+
+
+def test_the_default_limit_is_asked_for_once() -> None:
+    asked = []
+    source = reading(getDefaultReadLimit=lambda self: asked.append(1) or ReadMaxRows(1))
+    assert [range_.end for range_ in take_all(source)] == [{"n": 1}, {"n": 2}]
+    assert len(asked) == 1
+
+
+class Unpicklable(Counter):
+    """A source whose reader holds something that cannot travel."""
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        reader = CounterReader(2, "tuple")
+        reader.lock = threading.Lock()  # type: ignore[attr-defined]
+        return reader
+
+
+class Failing(Counter):
+    def __init__(self, options: Any) -> None:
+        boom()
+
+
+class FailingReader(Counter):
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        return boom()  # type: ignore[no-any-return]
+
+
+class WrongReader(Counter):
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        return "a reader"  # type: ignore[return-value]
+
+
+class WrongSchema(Counter):
+    def schema(self) -> Any:
+        return 7
+
+
+@pytest.mark.parametrize(
+    ("cls", "message"),
+    [
+        (Unpicklable, "reader of the Python data source 'test_counter' cannot be pickled"),
+        (Failing, r"in boom\n(.*\n)+ValueError: boom\n\n.*__init__\(\) of the Python data source"),
+        (FailingReader, r"ValueError: boom\n\n.*streamReader\(\) of the Python data source"),
+        (WrongReader, r"streamReader\(\) .* must return a DataSourceStreamReader, not 'a reader'"),
+        (WrongSchema, r"schema\(\) .* must return a StructType or a text such as .*, not 7"),
+    ],
+)
+def test_a_class_that_cannot_be_used_is_refused_as_spark_does(
+    cls: type[DataSource], message: str
+) -> None:
+    with pytest.raises(AnalysisException, match=message) as caught:
+        table(cls, upTo="2").split_reader()
+    assert caught.value.getCondition() == "PYTHON_DATA_SOURCE_ERROR"
 
 
 def test_the_schema_of_the_reader_wins() -> None:
@@ -241,8 +408,9 @@ def test_the_limits_of_pyspark_are_still_called_what_they_were() -> None:
 
     from pyspark.sql.streaming import datasource
 
-    from tidemill.sources.python_data_source import _LIMIT_FIELDS
-
-    for name, (field, _) in _LIMIT_FIELDS.items():
-        assert [each.name for each in fields(getattr(datasource, name))] == [field]
+    for kind, (field, _) in LIMIT_FIELDS.items():
+        assert [each.name for each in fields(kind)] == [field]
+    kinds = [each for each in vars(datasource).values() if isinstance(each, type)]
+    limits = {each for each in kinds if issubclass(each, ReadLimit) and each is not ReadLimit}
+    assert limits == set(READ_LIMITS)
     assert DataSourceStreamReader.getDefaultReadLimit(OldReader(1, "")) == ReadAllAvailable()

@@ -22,7 +22,7 @@ from tidemill.checkpoint.local_storage import LocalStorage
 from tidemill.checkpoint.source_log import SourceLog
 from tidemill.common.clock import ManualClock
 from tidemill.sources.files.directory import LocalDirectory
-from tidemill.sources.files.record_files_source import RecordFilesSource, version_of
+from tidemill.sources.files.record_files_source import RecordFilesSource
 from tidemill.sources.files.record_readers import BinaryFilesSource, TextFilesSource
 from tidemill.sources.record_size import RecordSize
 from tidemill.tasks.file_records import ReadReport
@@ -81,7 +81,7 @@ class Directory:
         range_ = OffsetRange(start, end)
         for file in self.source._files(range_):
             lines = Path(file.path).read_text().count("\n")
-            self.source._report.add(ReadReport(records={(version_of(file), 0): lines}))
+            self.source._report.add(ReadReport(records={(file, 0): lines}))
         return self.source.records_read(range_)
 
 

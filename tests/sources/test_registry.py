@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -11,7 +12,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 from tidemill.batches.batch import AdmissionLimit, Offset, OffsetRange, RangeSize
 from tidemill.batches.table_source import Split, SplitReader, SplitSource
 from tidemill.common.suggestions import nearest
-from tidemill.errors import UsageError
+from tidemill.errors import SetupError, UsageError
 from tidemill.sources import registry
 from tidemill.sources.rate import RateSource
 
@@ -92,3 +93,13 @@ def test_near_names_are_suggested() -> None:
     assert nearest("rate-microbatch", registry.names()) == "rate-micro-batch"
     assert nearest("xyz", registry.names()) is None
     assert nearest("rowPerSec", RateSource.known_options) == "rowsPerSecond"
+
+
+def test_a_package_that_is_missing_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in [name for name in sys.modules if name.startswith("tidemill.sources.kafka")]:
+        monkeypatch.delitem(sys.modules, module)
+    for module in [name for name in sys.modules if name.startswith("tidemill.kafka")]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, "confluent_kafka", None)
+    with pytest.raises(SetupError, match=r"confluent_kafka: pip install 'tidemill\[kafka\]'"):
+        registry.source_named("kafka")

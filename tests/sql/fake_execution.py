@@ -20,6 +20,8 @@ class FakeExecution:
     """Records its constructor's arguments and the calls it gets."""
 
     fails_to_start: BaseException | None = None
+    running_batch: int | None = None
+    failed_batch: int | None = None
 
     def __init__(
         self, spec: QuerySpec, bus: ListenerBus, on_terminated: Callable[[Any], None]
@@ -73,8 +75,12 @@ class FakeExecution:
         self.asked.append(("stop", graceful, timeout_s))
         self.end()
 
+    def finish(self, timeout_s: float | None) -> None:
+        self.asked.append(("finish", timeout_s))
+        self.end()
+
     def explain(self, extended: bool) -> str:
         return f"the plan{', extended' if extended else ''}"
 
     def verify(self) -> Verification:
-        return Verification(0, 0, compared_with="a fake")
+        return Verification(0, not_compared="a fake")

@@ -19,7 +19,7 @@ PAIRS: list[tuple[type, type]] = [
 ]
 # PySpark's own methods: they call our option(), format() and load().
 INHERITED = {"csv", "json", "orc", "parquet", "text", "xml"}
-BEYOND_PYSPARK = {"clock", "verify", "start_query", "stop_all", "close"}
+BEYOND_PYSPARK = {"clock", "name", "verify", "start_query", "stop_all", "close"}
 
 
 def members() -> list[tuple[type, type, str]]:
@@ -52,6 +52,13 @@ def test_every_member_is_ours_and_takes_the_same_parameters(
     wanted, given = parameters(expected), parameters(actual)
     assert given[: len(wanted)] == wanted
     assert all(optional for _, _, optional in given[len(wanted) :])
+
+
+@pytest.mark.parametrize(("theirs", "ours"), PAIRS, ids=lambda each: each.__name__)
+def test_our_classes_are_pysparks_own_for_isinstance(theirs: type, ours: type) -> None:
+    assert issubclass(ours, theirs)
+    base = {name for cls in theirs.__mro__[1:-1] for name in vars(cls) if not name.startswith("_")}
+    assert base == set(), "a base of PySpark's class has members that nobody looked at"
 
 
 def test_what_is_beyond_pyspark_is_known() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, IllegalArgumentException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQueryManager as SparksManager
 from pyspark.sql.streaming.readwriter import DataStreamReader as SparksReader
@@ -85,6 +85,66 @@ def test_spark_connect_is_refused() -> None:
         tidemill.attach(ConnectSession())  # type: ignore[arg-type]
     with pytest.raises(SetupError, match="not int"):
         tidemill.attach(3)  # type: ignore[arg-type]
+
+
+CELLS = """
+from pyspark.sql import SparkSession
+import tidemill
+from tidemill.errors import SetupError
+
+def make_session():  # cell 1
+    global spark
+    spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", False).getOrCreate()
+    assert tidemill.attach(spark) is spark
+
+def start_query():  # cell 2
+    ticks = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 2).load()
+    writer = ticks.writeStream.format("memory").queryName("ticks")
+    query = writer.trigger(availableNow=True).start()
+    query.awaitTermination()
+    assert type(query).__module__ == "tidemill.sql.query"
+    assert spark.table("ticks").count() == 2, spark.table("ticks").count()
+
+make_session()
+make_session()
+start_query()
+start_query()
+spark.stop()
+try:
+    tidemill.attach(spark)
+except SetupError as error:
+    assert "has been stopped" in str(error)
+make_session()
+start_query()
+spark.sparkContext.stop()
+make_session()
+make_session()
+start_query()
+print("all cells ran")
+spark.stop()
+"""
+
+
+def test_the_cells_of_a_notebook_run_again_also_after_a_stop(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", CELLS], cwd=tmp_path, check=False, capture_output=True, text=True
+    )
+    assert done.stdout.endswith("all cells ran\n"), done.stderr[-3000:]
+    assert done.returncode == 0
+
+
+def test_a_query_that_runs_keeps_its_name_and_a_cell_that_starts_it_again_is_told(
+    other_session: SparkSession,
+) -> None:
+    tidemill.attach(other_session)
+    ticks = other_session.readStream.format("rate").load()
+    query = ticks.writeStream.format("noop").queryName("again").start()
+    tidemill.attach(other_session)
+    with pytest.raises(IllegalArgumentException, match="stop it first"):
+        ticks.writeStream.format("noop").queryName("again").start()
+    next(each for each in other_session.streams.active if each.name == "again").stop()
+    assert not query.isActive
+    ticks.writeStream.format("noop").queryName("again").start().stop()
 
 
 def test_importing_tidemill_does_not_import_pyspark(tmp_path: Path) -> None:

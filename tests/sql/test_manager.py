@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQueryListener
 
 from tests.sql.fake_execution import FakeExecution
-from tests.waiting import wait_for
+from tests.waiting import DEADLINE_S, wait_for
 from tidemill.errors import BatchError, UsageError
 from tidemill.progress.query_progress import ProgressReporter, SinkReport
 from tidemill.sql import StreamingQuery
@@ -143,9 +143,12 @@ def test_an_error_is_raised_with_the_users_traceback_first(faked: Faked) -> None
         query.awaitTermination()
     text = str(raised.value)
     assert text.startswith("Traceback ...\nZeroDivisionError\n\nbatch 3 failed")
-    assert text.endswith(
-        f"Query 'totals' [id = {query.id}, runId = {query.runId}] ended with this error."
+    which, cure, log = text.splitlines()[-3:]
+    assert (
+        which == f"Query 'totals' [id = {query.id}, runId = {query.runId}] ended with this error."
     )
+    assert cure == "It has no checkpointLocation: started again, it begins anew."
+    assert log.startswith("The whole trace is in ")
     assert query.exception() is raised.value
     assert raised.value.getCondition() == "STREAM_FAILED"
     with pytest.raises(StreamingQueryException):
@@ -189,7 +192,7 @@ def test_a_waiter_is_woken(faked: Faked) -> None:
     )
     thread.start()
     made[0].end()
-    thread.join(60)
+    thread.join(DEADLINE_S)
     assert answers == [True]
 
 
@@ -202,7 +205,7 @@ def test_what_a_query_is_asked_reaches_its_execution(
     query.explain()
     query.explain(True)
     assert capsys.readouterr().out == "the plan\nthe plan, extended\n"
-    assert query.verify().compared_with == "a fake"
+    assert query.verify().not_compared == "a fake"
     assert query.status["message"] == "Stopped"
     assert query.lastProgress is None
     query.stop(graceful=True, timeout=5)

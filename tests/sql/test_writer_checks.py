@@ -139,8 +139,9 @@ def test_triggers_that_pyspark_refuses(faked: Faked, given: dict[str, Any]) -> N
 
 def test_triggers_that_we_refuse_say_what_to_use(faked: Faked) -> None:
     for given in ({"continuous": "1 second"}, {"realTime": "5 minutes"}):
+        waiting = writer(faked[0]).format("noop").trigger(**given)
         with pytest.raises(UnsupportedError, match=r"trigger\(processingTime="):
-            writer(faked[0]).trigger(**given)
+            waiting.start()
     with pytest.raises(IllegalArgumentException, match="no unit of time"):
         writer(faked[0]).trigger(processingTime="5 bananas")
 
@@ -170,8 +171,12 @@ def test_what_cannot_be_is_refused_and_starts_nothing(faked: Faked, tmp_path: Pa
         writer(session).option("path", "/a").start("/b")
     with pytest.raises(UsageError, match="numRow"):
         writer(session).format("console").option("numRow", 3).start()
-    with pytest.raises(UnsupportedError, match="use partitionBy"):
-        writer(session).format("parquet").clusterBy("value").start(str(tmp_path))
+    with pytest.raises(AnalysisException, match="exclude each other"):
+        writer(session).format("parquet").clusterBy("value").partitionBy("value")
+    with pytest.raises(AnalysisException, match="'value' twice"):
+        writer(session).partitionBy("value", "Value").start(str(tmp_path))
+    with pytest.raises(IllegalArgumentException, match="names no directory"):
+        writer(session).start(str(tmp_path), checkpointLocation="")
     with pytest.raises(PySparkTypeError):
         writer(session).partitionBy(3)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="ManualClock"):

@@ -23,6 +23,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.waiting import DEADLINE_S
 from tidemill.errors import UsageError
 from tidemill.state.keys import decode_key, decode_value, encode_key, encode_value, stable_hash
 
@@ -215,7 +216,7 @@ def test_another_process_with_other_hashes_has_the_same_encodings() -> None:
             input=pickle.dumps(keys),
             env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": root},
             capture_output=True,
-            timeout=60,
+            timeout=DEADLINE_S,
             check=True,
         )
         theirs = pickle.loads(done.stdout)  # noqa: S301
@@ -383,7 +384,7 @@ def test_values_that_only_cloudpickle_can_write_come_back_anywhere() -> None:
         [sys.executable, "-c", program],
         input=pickle.dumps(encoded),
         capture_output=True,
-        timeout=60,
+        timeout=DEADLINE_S,
         check=True,
     )
     assert done.stdout.split() == [b"42", b"42", b"42", b"/"]

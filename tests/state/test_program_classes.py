@@ -31,3 +31,18 @@ def test_a_value_keeps_its_class_where_the_program_has_none_of_that_name_or_two(
 def test_text_that_looks_like_a_pickled_class_is_text() -> None:
     text = "_make_skeleton_class"
     assert ProgramClasses([make(1)]).decode_value(encode_value(text)) == text
+
+
+def test_a_class_within_another_goes_by_its_own_name() -> None:
+    """Cloudpickle keeps no other. So two classes of one name are never taken for each other only if the
+    program has both.
+    """
+
+    class Outer:
+        class Cart:
+            def text(self) -> str:
+                return "inner"
+
+    data = encode_value(Outer.Cart())
+    assert ProgramClasses([make(2)]).decode_value(data).text() == "version 2"
+    assert ProgramClasses([make(2), Outer, Outer.Cart]).decode_value(data).text() == "inner"

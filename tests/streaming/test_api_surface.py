@@ -92,6 +92,22 @@ def test_every_method_exists_and_takes_the_same_parameters(
     assert all(optional for _, _, optional in extra), f"{extra} must be optional"
 
 
+@pytest.mark.parametrize("name", pyspark.streaming.__all__)
+def test_nothing_of_pyspark_runs_in_its_subclasses(name: str) -> None:
+    """Ours are subclasses for ``isinstance`` only: a method of PySpark's would work on the JVM."""
+    theirs, ours = getattr(pyspark.streaming, name), getattr(tidemill.streaming, name)
+    assert issubclass(ours, theirs)
+    members = [m for m in vars(theirs) if not m.startswith("__") or m == "__init__"]
+    first_owner = {m: next(each for each in ours.__mro__ if m in vars(each)) for m in members}
+    assert [m for m, owner in first_owner.items() if owner is theirs] == []
+
+
+def test_a_private_part_of_pyspark_is_not_here() -> None:
+    assert not hasattr(DStream, "_jtime")
+    with pytest.raises(AttributeError, match="StreamingContext has no '_jduration'"):
+        StreamingContext._jduration(1)
+
+
 def test_the_names_beyond_pyspark_are_exactly_these() -> None:
     """``tests/test_public_surface.py`` pins all exported names."""
     assert sorted(tidemill.streaming.__all__) == sorted(

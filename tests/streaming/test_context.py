@@ -13,7 +13,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from tests.manual_stream import Stream
-from tests.waiting import wait_for
+from tests.waiting import DEADLINE_S, wait_for
 from tidemill.errors import (
     BatchError,
     IllegalStateError,
@@ -128,7 +128,7 @@ def test_stop_while_another_thread_stops(stream: Stream) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(DEADLINE_S)
         assert not thread.is_alive()
     assert ssc.getState() is State.STOPPED
 
@@ -153,17 +153,17 @@ def test_a_graceful_stop_finishes_the_batches_that_have_begun(stream: Stream) ->
 
     def slow(rdd: Any) -> None:
         entered.set()
-        release.wait(30)
+        release.wait(DEADLINE_S)
         done.append(rdd.collect())
 
     stream.ssc.queueStream([[1], [2], [3], [4]]).foreachRDD(slow)
     stream.ssc.start()
     stream.clock.advance(3000)
-    assert entered.wait(30)
+    assert entered.wait(DEADLINE_S)
     stopping = threading.Thread(target=stream.ssc.stop, args=(False, True))
     stopping.start()
     release.set()
-    stopping.join(60)
+    stopping.join(DEADLINE_S)
     assert not stopping.is_alive()
     stream.clock.advance(10_000)
     assert done == [[1], [2], [3]]
@@ -190,7 +190,7 @@ def test_a_stop_without_grace_ends_the_running_batch_and_drops_the_waiting_ones(
     stream.ssc.queueStream([[1], [2], [3]]).foreachRDD(forever)
     stream.ssc.start()
     stream.clock.advance(3000)
-    assert entered.wait(30)
+    assert entered.wait(DEADLINE_S)
     stream.ssc.stop(stopSparkContext=False)
     assert begun == [1]
     assert "still running" not in caplog.text
@@ -231,12 +231,12 @@ def test_a_graceful_stop_gives_up_after_its_timeout(
 
     def hang(_: Any) -> None:
         entered.set()
-        release.wait(60)
+        release.wait(DEADLINE_S)
 
     ssc.queueStream([[1]]).foreachRDD(hang)
     ssc.start()
     clock.advance(20)
-    assert entered.wait(30)
+    assert entered.wait(DEADLINE_S)
     ssc.stop(stopSparkContext=False, stopGraceFully=True)
     release.set()
     assert "still unfinished after 0.2 s" in caplog.text
@@ -348,7 +348,8 @@ def test_remember_and_slice(stream: Stream) -> None:
     assert len(numbers.slice(0, 100)) == 3, "what is no longer remembered is gone"
 
 
-def test_rdd_checkpoints_need_a_directory(stream: Stream, tmp_path: Path) -> None:
+def test_rdd_checkpoints_need_a_directory(stream: Stream, sc: SparkContext) -> None:
+    sc.setCheckpointDir(None)  # type: ignore[arg-type]  # an earlier stream may have set it
     numbers = stream.ssc.queueStream([[1], [2], [3]])
     doubled = numbers.map(lambda n: n * 2).checkpoint(2)
     checkpointed: list[bool] = []

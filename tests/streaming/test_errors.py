@@ -8,12 +8,15 @@ import re
 import threading
 import traceback
 import weakref
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark import SparkContext
 
 from tests.manual_stream import Stream
+from tests.waiting import DEADLINE_S, wait_for
 from tidemill.errors import BatchError
 
 
@@ -41,10 +44,14 @@ def test_an_error_on_the_executors(stream: Stream) -> None:
     assert "ValueError: invalid literal for int() with base 10: 'oops'" in lines
     assert "\tat org.apache" not in str(error)
     assert "pyspark" not in str(error).split("\n\n")[0]
-    assert lines[-1].startswith("The batch of ")
+    batch, cure, log = lines[-3:]
+    assert batch.startswith("The batch of ")
+    assert "failed on the executors, in output operation 0: foreachRDD at test_errors.py:" in batch
     assert (
-        "failed on the executors, in output operation 0: foreachRDD at test_errors.py:" in lines[-1]
+        cure
+        == "Without a checkpoint directory the stream goes on, and does not run this batch again."
     )
+    assert log.startswith("The whole trace is in ")
     assert (error.batch_time_ms, error.output_op_id) == (1000, 0)
 
 
@@ -149,3 +156,112 @@ def test_a_function_that_fails_in_every_batch_leaves_nothing_behind(
     # awaitTermination() raises the first error, at each call anew.
     assert sum(each() is not None for each in raised) == 1
     assert len(depths) == 1
+
+
+# -- what is said of a failure -----------------------------------------------------------------------------
+
+
+def divide(value: int) -> int:
+    return 1 // (value - 3)
+
+
+def fail(*_: Any) -> Any:
+    raise KeyError("mine")
+
+
+def to_text(stream: Any, folder: Path) -> None:
+    stream.map(divide).saveAsTextFiles(str(folder / "text"))
+
+
+FAILING: dict[str, tuple[Callable[[Any, Path], None], str, str]] = {
+    "map": (lambda stream, folder: stream.map(divide).pprint(), "in divide", "ZeroDivisionError"),
+    "below saveAsTextFiles": (to_text, "in divide", "ZeroDivisionError"),
+    "transform": (lambda stream, folder: stream.transform(fail).pprint(), "in fail", "KeyError"),
+    "foreachRDD": (lambda stream, folder: stream.foreachRDD(fail), "in fail", "KeyError: 'mine'"),
+    "a job inside of foreachRDD": (
+        lambda stream, folder: stream.foreachRDD(lambda rdd: rdd.map(divide).collect()),
+        "in divide",
+        "in a Spark job that was started here:",
+    ),
+    "an error of Spark": (
+        lambda stream, folder: stream.foreachRDD(lambda rdd: rdd.ctx.textFile("/no/file").count()),
+        "",
+        "Input path does not exist: file:/no/file",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FAILING)
+def test_a_failure_is_told_in_twenty_lines(
+    name: str, stream: Stream, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    output, frame, said = FAILING[name]
+    output(stream.ssc.queueStream([[1, 2, 3]]), tmp_path)
+    error = failure_of(stream)
+    text = str(error)
+    lines = text.splitlines()
+    assert len(lines) < 20
+    assert re.search(r"py4j|org\.apache|\tat |/tidemill/(?!.*\.log)|packages/pyspark", text) is None
+    assert said in text
+    if frame:
+        assert lines[0] == "Traceback (most recent call last):"
+        assert re.search(rf'File "[^"]*test_errors\.py", line \d+, {frame}', text)
+    else:
+        assert said in lines[0]
+    assert "The batch of 00:00:01 failed " in text
+    whole = Path(re.findall(r"The whole trace is in (\S+\.log)\.", text)[0]).read_text()
+    assert "tidemill/streaming/" in whole.rpartition("==== ")[2]
+    (record,) = [each for each in caplog.records if each.levelno >= logging.ERROR]
+    assert record.getMessage() == f"{error.what_failed.splitlines()[0]}\n{text}"
+    assert len(record.getMessage().splitlines()) <= 20
+
+
+def test_a_stream_with_a_checkpoint_says_that_the_batch_runs_again(
+    stream: Stream, tmp_path: Path
+) -> None:
+    stream.ssc.checkpoint(str(tmp_path))
+    stream.ssc.queueStream([[1]]).foreachRDD(fail)
+    assert "Started again from its checkpoint directory, it runs the batch again." in str(
+        failure_of(stream)
+    )
+
+
+def test_a_function_that_fails_in_every_batch_is_logged_the_1st_2nd_4th_8th_time(
+    stream: Stream, caplog: pytest.LogCaptureFixture
+) -> None:
+    stream.ssc.queueStream([], default=[1]).foreachRDD(fail)
+    stream.ssc.start()
+    for _ in range(9):
+        with pytest.raises(BatchError):
+            stream.driver.run(1)
+    logged = [each.getMessage() for each in caplog.records if each.levelno >= logging.ERROR]
+    assert [re.findall(r"batch of 00:00:0(\d)", message)[0] for message in logged] == [*"1248"]
+    assert [len(message.splitlines()) > 1 for message in logged] == [True, False, False, False]
+    assert logged[-1].endswith(" KeyError: 'mine' (8 times by now)")
+
+
+def test_a_failure_that_somebody_awaits_is_logged_in_a_line(
+    stream: Stream, caplog: pytest.LogCaptureFixture
+) -> None:
+    stream.ssc.queueStream([[1]]).foreachRDD(fail)
+    stream.ssc.start()
+    raised: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            stream.ssc.awaitTermination()
+        except BatchError as error:
+            raised.append(error)
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    wait_for(lambda: stream.ssc._waiter.is_awaited, "the waiting thread")
+    with pytest.raises(BatchError):
+        stream.driver.run(1)
+    waiting.join(DEADLINE_S)
+    assert len(raised) == 1
+    (record,) = [each for each in caplog.records if each.levelno >= logging.ERROR]
+    assert record.getMessage().startswith("The batch of 00:00:01 failed on the driver, in output ")
+    assert record.getMessage().endswith(
+        "Whoever waits for the stream gets the error: KeyError: 'mine'"
+    )

@@ -18,11 +18,13 @@ from tests.streaming.program.restarts import Runs, save
 from tidemill.checkpoint.local_storage import LocalStorage
 from tidemill.checkpoint.source_log import SourceLog
 from tidemill.errors import BatchError, InputUnavailableError, OptionError
+from tidemill.sources.files import directory
 from tidemill.sources.files.directory import LocalDirectory
 from tidemill.streaming import StreamingContext, StreamingListener
 from tidemill.testing import collected
 
 START_MS = 1_000_000_000
+DAY_MS = 86_400_000
 
 
 @pytest.fixture
@@ -212,6 +214,88 @@ def test_a_file_that_is_replaced_while_it_is_read_fails_its_batch(
     put("a", "first\n")
     with pytest.raises(BatchError, match=f"cannot read the input {incoming}/a: .* replaced"):
         stream.start_and_run(1)
+
+
+@pytest.fixture
+def unfinished(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """The names of files that somebody is still writing."""
+    names: set[str] = set()
+
+    def is_being_written(path: str, *_: Any) -> bool:
+        return os.path.basename(path) in names
+
+    monkeypatch.setattr(directory, "is_being_written", is_being_written)
+    return names
+
+
+def test_a_file_that_is_being_written_is_left_to_a_later_batch(
+    incoming: Path, stream: Stream, put: Callable[..., Path], unfinished: set[str]
+) -> None:
+    lines = collected(stream.ssc.textFileStream(str(incoming)))
+    stream.ssc.start()
+    unfinished.add("b")
+    put("a", "a\n", age_ms=10)
+    put("b", "ha", age_ms=10)
+    put("c", "c\n", age_ms=10)
+    stream.driver.run(1)
+    put("d", "d\n", age_ms=-500)
+    put("b", "half\n", age_ms=-600)
+    stream.driver.run(1)
+    unfinished.clear()
+    put("e", "e\n", age_ms=-500)
+    stream.driver.run(2)
+    assert lines == [["a", "c"], ["d"], ["half", "e"], []]
+
+
+def test_a_file_that_was_being_written_when_the_stream_was_made_is_read_when_it_changes(
+    incoming: Path, stream: Stream, put: Callable[..., Path], unfinished: set[str]
+) -> None:
+    unfinished.update(["done", "half"])
+    put("done", "before\n")
+    put("half", "ha")
+    lines = collected(stream.ssc.textFileStream(str(incoming)))
+    put("half", "half\n", age_ms=-500)
+    stream.start_and_run(1)
+    unfinished.clear()
+    stream.driver.run(2)
+    assert lines == [[], ["half"], []]
+
+
+def test_a_file_that_is_being_written_while_the_clock_jumps_is_not_lost(
+    incoming: Path, stream: Stream, put: Callable[..., Path], unfinished: set[str]
+) -> None:
+    lines = collected(stream.ssc.textFileStream(str(incoming)))
+    stream.ssc.start()
+    unfinished.add("a")
+    put("a", "a\n", age_ms=10)
+    stream.driver.run(1)
+    unfinished.clear()
+    stream.clock.advance(DAY_MS)
+    stream.driver.run(1)
+    assert [line for batch in lines for line in batch] == ["a"]
+
+
+def test_a_file_that_was_being_written_at_a_stop_is_read_after_it(
+    runs: Runs,
+    incoming: Path,
+    put: Callable[..., Path],
+    unfinished: set[str],
+    setting: Callable[[str, str], None],
+) -> None:
+    """Also with the shortest of windows, which begins after the file's last write."""
+    setting("spark.streaming.fileStream.minRememberDuration", "1s")
+
+    def build(ssc: StreamingContext) -> None:
+        save(ssc.textFileStream(str(incoming)), runs.results)
+
+    runs.run(build, 1, clock_ms=START_MS)
+    unfinished.add("a")
+    put("a", "a\n", age_ms=-1500)
+    runs.run(build, 1)
+    runs.run(build, 1)
+    unfinished.clear()
+    runs.run(build, 2)
+    assert list(runs.written().values()) == [[], [], [], ["a"], []]
 
 
 def test_hidden_and_temporary_files_are_ignored(
@@ -548,9 +632,6 @@ def test_a_window_never_shrinks_because_files_were_archived_between_two_runs(
         (tmp_path / f"archived-{number}").rename(incoming / f"f{number}")
     runs.run(build, 0)
     assert runs.written()[f"batch-{START_MS // 1000 + 5}"] == [4]
-
-
-DAY_MS = 86_400_000
 
 
 def test_a_clock_set_a_day_forward_and_back_hides_no_file(

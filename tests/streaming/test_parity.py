@@ -110,4 +110,4 @@ def test_every_operation_can_be_written_into_the_checkpoint(sc: SparkContext, na
     operated.pprint()
     operated.saveAsTextFiles("never written")
     ssc.union(operated, operated).foreachRDD(lambda rdd: None)
-    assert pickle_graph(ssc._graph)
+    assert pickle_graph(ssc._graph).data

@@ -21,7 +21,7 @@ from tidemill.tasks.file_records import (
     WHOLE_FILE,
     BinaryRecords,
     FileSplit,
-    FileVersion,
+    FoundFile,
     LeftOut,
     ReadReport,
     TextLines,
@@ -30,9 +30,9 @@ from tidemill.tasks.file_records import (
 )
 
 
-def version(path: Path | str) -> FileVersion:
+def version(path: Path | str) -> FoundFile:
     status = os.stat(path)
-    return FileVersion(str(path), status.st_size, status.st_mtime_ns // 1_000_000)
+    return FoundFile(str(path), status.st_size, status.st_mtime_ns // 1_000_000)
 
 
 def lines_of(data: bytes, cuts: list[int]) -> list[str]:
@@ -90,7 +90,7 @@ def test_bytes_that_are_not_utf8_do_not_stop_the_stream() -> None:
 def test_splits_cover_every_byte_once_and_cut_only_between_records(
     sizes: list[int], tasks: int, align: int
 ) -> None:
-    files = [(FileVersion(f"f{n}", size, 0), True) for n, size in enumerate(sizes)]
+    files = [(FoundFile(f"f{n}", size, 0), True) for n, size in enumerate(sizes)]
     groups = pack_splits(files, tasks, align)
     splits = [split for group in groups for split in group]
     for file, _ in files:
@@ -122,7 +122,7 @@ def test_a_file_that_vanished_or_is_damaged_is_reported_and_left_out_if_the_user
     good.write_text("fine\n")
     torn.write_bytes(gzip.compress(b"x\n" * 5)[:-4])
     report: Any = Report()
-    gone = FileSplit(FileVersion(str(tmp_path / "gone"), 5, 0), 0, 5)
+    gone = FileSplit(FoundFile(str(tmp_path / "gone"), 5, 0), 0, 5)
     damaged = FileSplit(version(torn), 0, WHOLE_FILE)
     read = TextLines(report, LeftOut(missing=True, damaged=True))
     assert list(read(0, [gone, damaged, FileSplit(version(good), 0, 5)]))[-1] == "fine"

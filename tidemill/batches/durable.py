@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from tidemill.checkpoint.batch_log import BatchLog, CommitRecord, LoggedBatches, OffsetRecord
 from tidemill.checkpoint.leftovers import WRITTEN_FOLDERS
-from tidemill.checkpoint.ownership import Ownership
+from tidemill.checkpoint.ownership import OWNER, Ownership
 from tidemill.checkpoint.program_file import PROGRAM
 from tidemill.checkpoint.storage import Storage, open_storage
 from tidemill.common.clock import Clock
 from tidemill.errors import CheckpointError
 
+_FILES = ("metadata", "plan")
 KEEP = 100
 """The smallest number of batches that stay in the log, unless the stream says another one."""
 
@@ -25,9 +27,14 @@ class DurableBatches:
     """
 
     def __init__(
-        self, ownership: Ownership, logged: LoggedBatches, keep: int | None = None
+        self,
+        ownership: Ownership,
+        logged: LoggedBatches,
+        keep: int | None = None,
+        before: _BeforeStart | None = None,
     ) -> None:
         self._ownership = ownership
+        self._before = before
         self._keep = KEEP if keep is None else keep
         self.storage: Storage = ownership.owned_storage()
         self.log = BatchLog(self.storage)
@@ -35,6 +42,8 @@ class DurableBatches:
         # Oldest first.
         self._in_log = deque(sorted({*logged.offsets, *logged.commits}))
         self._last_committed = logged.last_committed or 0
+        # How many rows all committed batches have dropped because they were late.
+        self.late_rows = logged.late_rows
 
     @classmethod
     def open(
@@ -53,16 +62,16 @@ class DurableBatches:
         """
         storage = open_storage(directory)
         log = BatchLog(storage)
-        log.read_stream_id()
+        before = _BeforeStart.of(storage) if log.read_stream_id() is None else None
         log.load()  # 1
         ownership = Ownership.acquire(storage, clock.now_ms())  # 2
         try:
-            durable = cls(ownership, log.load(), keep)  # 3
+            durable = cls(ownership, log.load(), keep, before)  # 3
             durable.storage.sweep(WRITTEN_FOLDERS)  # 4
             durable.log.stream_id(stream_id)
             return durable
         except BaseException:
-            ownership.release()
+            _give_back(ownership, before)
             raise
 
     def keep_ownership(self, on_lost: Callable[[CheckpointError], None]) -> None:
@@ -80,6 +89,7 @@ class DurableBatches:
     def commit(self, batch_id: int, record: CommitRecord) -> None:
         self.log.write_commit(batch_id, record)
         self._last_committed = batch_id
+        self.late_rows = record.late_rows
 
     def purge(self, needed_from: int) -> int:
         """Forget batches before ``needed_from``, but keep the last ``keep``. Return the oldest one left."""
@@ -92,6 +102,36 @@ class DurableBatches:
 
     def close(self) -> None:
         self._ownership.release()
+
+    def undo_start(self) -> None:
+        """Close the directory of a stream whose start is refused: if it was new, nothing of it stays."""
+        _give_back(self._ownership, self._before)
+
+
+@dataclass(frozen=True)
+class _BeforeStart:
+    """The directory of a stream that has none yet, before anything is written: what is there, what is not."""
+
+    names: frozenset[str]
+    missing_folders: tuple[str, ...]
+
+    @classmethod
+    def of(cls, storage: Storage) -> _BeforeStart:
+        return cls(frozenset(storage.list("")), tuple(storage.missing_folders()))
+
+
+def _give_back(ownership: Ownership, before: _BeforeStart | None) -> None:
+    """Remove what has been written since ``before``, and give the directory back; None: it was not new."""
+    if before is None or OWNER in before.names:
+        ownership.release()
+        return
+    storage = ownership.owned_storage()
+    for name in {*_FILES, *WRITTEN_FOLDERS} - before.names:
+        if name in _FILES:
+            storage.delete(name)
+        else:
+            storage.delete_folder(name)
+    ownership.withdraw(before.missing_folders)
 
 
 def holds_program(directory: str) -> bool:

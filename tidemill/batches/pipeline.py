@@ -22,6 +22,8 @@ class BatchResult:
     input_rows: Mapping[int, int | None]
     # The watermark of the next batch; 0 in a stream without event time.
     next_watermark_ms: int = 0
+    # How many rows of the batch were dropped because they came after the watermark.
+    late_rows: int = 0
 
 
 class Pipeline(ABC):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 from tidemill.batches.batch import (
@@ -98,6 +99,8 @@ class BatchPlanner:
         self._ends: dict[int, Offset] = {}
         # The ends of sources of which nothing later is to be read.
         self._final_ends: dict[int, Offset] = {}
+        # Where sources ended that the stream had once, by name. They may come back.
+        self._absent_ends: dict[str, Offset] = {}
         self._next_id = 0
 
     def start(self, time_ms: int) -> None:
@@ -130,6 +133,9 @@ class BatchPlanner:
 
         Returns all its batches that can be read again, oldest first: the unfinished ones, and before them
         those that a window may look back at. A batch whose log does not say how it runs has 0 tasks.
+
+        The ends of sources that the stream no longer has stay in the log: a source that comes back goes on
+        there. Not those of a source that is known by its number: another one may have that now.
         """
         unfinished = set(logged.unfinished)
         ids = {planned.name: source_id for source_id, planned in self._sources.items()}
@@ -137,8 +143,12 @@ class BatchPlanner:
         for batch_id, record in logged.offsets.items():
             ends = dict(self._ends)
             for name, end in record.offsets.items():
-                if name in ids and end is not None:
+                if end is None:
+                    continue
+                if name in ids:
                     ends[ids[name]] = end
+                elif not name.isdigit():
+                    self._absent_ends[name] = end
             # A purge took the file that says where the oldest batch begins, unless it is the first batch.
             if batch_id == 0 or batch_id - 1 in logged.offsets:
                 try:
@@ -198,7 +208,8 @@ class BatchPlanner:
         ranges, sizes = self._ranges(outlook.ends)
         return Plan(
             Batch(self._next_id, time_ms, ranges, sizes, watermark_ms=watermark_ms),
-            {planned.name: outlook.ends[number] for number, planned in self._sources.items()},
+            {planned.name: outlook.ends[number] for number, planned in self._sources.items()}
+            | self._absent_ends,
             outlook.rates_per_s,
         )
 
@@ -261,5 +272,7 @@ class BatchPlanner:
             self._sources[source_id].source.commit(range_.end)
 
     def stop(self) -> None:
-        for planned in self._sources.values():
-            planned.source.stop()
+        """Stop all sources, also those after one that raises."""
+        with ExitStack() as stopping:
+            for planned in reversed(self._sources.values()):
+                stopping.callback(planned.source.stop)

@@ -188,7 +188,9 @@ class BatchRunner(Generic[R]):
             return {}
         state = self._pipeline.state
         versions = {} if state is None else dict(state.operators.versions_of(batch.batch_id))
-        self._durable.commit(batch.batch_id, CommitRecord(versions, result.next_watermark_ms))
+        late_rows = self._durable.late_rows + result.late_rows
+        record = CommitRecord(versions, result.next_watermark_ms, late_rows)
+        self._durable.commit(batch.batch_id, record)
         if state is not None:
             state.operators.committed(batch.batch_id)
         return {SINKS: sinks_done_ms - began_ms, COMMIT: self._clock.now_ms() - sinks_done_ms}

@@ -42,6 +42,8 @@ class BatchOutput(Protocol):
     batch_id: int
     # True in complete mode: the rows take the place of all that were written before.
     replaces: bool
+    # How many rows collected() has returned; None before it is called.
+    rows_collected: int | None
 
     def count(self) -> int:
         """Compute everything, keep nothing, and return the number of rows."""
@@ -72,6 +74,9 @@ class Sink(ABC):
     modes: Sequence[str] = ALL_MODES
     """The output modes that the sink can write."""
 
+    failure_condition: str | None = None
+    """Spark's name for an error of the user's code in this sink; None where the error keeps its own."""
+
     exactly_once = True
     """False if a batch that runs again after a crash may have effects twice; the query says so at start."""
 
@@ -81,6 +86,9 @@ class Sink(ABC):
 
     def start(self, runtime: SinkRuntime) -> None:
         """Prepare for batches. Refuse here what cannot work: somebody else's directory, a missing option."""
+
+    def undo_start(self) -> None:
+        """Remove what :meth:`start` has made, because the query is refused. Also called if it raised."""
 
     def has_batch(self, batch_id: int) -> bool:
         """Return True if the batch has been committed here, by this run of the query or an earlier one."""
@@ -102,7 +110,10 @@ class Sink(ABC):
         """
 
     def table(self) -> DataFrame | None:
-        """Return all committed rows, also after :meth:`stop`; None if they cannot be read back."""
+        """Return all committed rows, also after :meth:`stop`; None if they cannot be read back.
+
+        A sink that does update mode returns them in the order of their batches.
+        """
         return None
 
     def stop(self) -> None:

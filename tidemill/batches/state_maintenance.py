@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from tidemill.common.fault_points import fault_point
 from tidemill.spark.rdds.located_rdd import located_rdd
 from tidemill.spark.session.executors import SparkExecutors
-from tidemill.spark.session.job_properties import cancel_jobs, is_stopped
+from tidemill.spark.session.job_properties import cancel_jobs_for_good, end_jobs, is_stopped
 from tidemill.state.local_store import delete_local_folder
 from tidemill.state.partition_state import OperatorState, local_folder_of, reading
 from tidemill.tasks.worker import tune_worker
@@ -54,10 +54,10 @@ class StateMaintenance:
         self._stopped.set()
         self._due.put(None)
         if self._thread.ident is not None:
-            cancel_jobs(self._sc, self._group)
-            self._thread.join(timeout_s)
-            # A stream that is started again must not lose what it has just built.
-            cancel_jobs(self._sc, self._cleanup_group)
+            end_jobs(self._sc, [self._group], self._thread, timeout_s)
+            if self._thread.is_alive():
+                # A stream that is started again must not lose what it has just built.
+                cancel_jobs_for_good(self._sc, self._cleanup_group)
 
     def drain(self, timeout_s: float) -> bool:
         """Wait until the snapshots that are due have been taken. Return False if that took too long."""

@@ -60,6 +60,10 @@ class TableSource(Source):
     # True if a batch may be read again by a query that recovers; a query without says so at start.
     replayable = True
 
+    # True if the first batch of a query runs at once, even if there is nothing for it, as Spark's does for
+    # sources that always have an offset.
+    begins_with_batch = False
+
     @abstractmethod
     def schema(self) -> StructType:
         """The columns. Called before :meth:`start`, when a query is written, and always the same."""

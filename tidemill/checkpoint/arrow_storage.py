@@ -8,11 +8,11 @@ import re
 import shutil
 import tempfile
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, BinaryIO, cast
 
-from pyarrow import fs
+from pyarrow import ArrowInvalid, fs
 
 from tidemill.checkpoint.storage import Appender, Storage, is_unfinished
 from tidemill.common.fault_points import fault_point
@@ -31,6 +31,15 @@ def _aside(target: str) -> str:
     """Return the name that a file has while it is replaced."""
     folder, _, name = target.rpartition("/")
     return f"{folder}/.{name}.old"
+
+
+def _from_uri(uri: str) -> tuple[fs.FileSystem, str]:
+    """Return the file system of a URI, and its path. S3 writes a small file with one call, not three."""
+    if uri.startswith("s3://") and "allow_delayed_open=" not in uri:
+        with suppress(ArrowInvalid):  # an old pyarrow does not know the parameter
+            at_once = f"{uri}{'&' if '?' in uri else '?'}allow_delayed_open=true"
+            return cast(tuple[fs.FileSystem, str], fs.FileSystem.from_uri(at_once))
+    return cast(tuple[fs.FileSystem, str], fs.FileSystem.from_uri(uri))
 
 
 class ArrowStorage(Storage):
@@ -65,7 +74,7 @@ class ArrowStorage(Storage):
     def from_uri(cls, uri: str) -> ArrowStorage:
         # Spark, which keeps RDDs in the same directory, calls it s3a.
         known = f"s3{uri[3:]}" if uri.startswith("s3a://") else uri
-        filesystem, root = fs.FileSystem.from_uri(known)
+        filesystem, root = _from_uri(known)
         return cls(filesystem, root, uri)
 
     @property
@@ -93,7 +102,7 @@ class ArrowStorage(Storage):
     def open_write(self, path: str, sums: bytes | None = None) -> Iterator[BinaryIO]:
         target = self._path(path)
         folder, _, name = target.rpartition("/")
-        if folder:
+        if folder and not self._appears_whole:  # object stores have no folders
             self._fs.create_dir(folder, recursive=True)
         staged = f"{folder}/.{name}.{uuid.uuid4().hex[:8]}.tmp"
         try:
@@ -102,7 +111,7 @@ class ArrowStorage(Storage):
                 with tempfile.SpooledTemporaryFile(max_size=8 << 20) as local:
                     yield cast(BinaryIO, local)
                     local.seek(0)
-                    with self._fs.open_output_stream(target) as stream:
+                    with self._open_object(target) as stream:
                         shutil.copyfileobj(local, stream, 1 << 20)
                 return
             with self._fs.open_output_stream(staged) as stream:
@@ -112,6 +121,13 @@ class ArrowStorage(Storage):
             with suppress(OSError):
                 self._fs.delete_file(staged)
             raise
+
+    def _open_object(self, target: str) -> Any:
+        try:
+            return self._fs.open_output_stream(target)
+        except FileNotFoundError:  # a store that has folders after all
+            self._fs.create_dir(target.rpartition("/")[0], recursive=True)
+            return self._fs.open_output_stream(target)
 
     def _rename(self, staged: str, target: str) -> None:
         try:
@@ -166,8 +182,17 @@ class ArrowStorage(Storage):
         self._delete(target)
 
     def _delete(self, target: str) -> None:
-        with suppress(FileNotFoundError):
-            self._fs.delete_file(target)
+        self._if_there(self._fs.delete_file, target)
+
+    def _if_there(self, delete: Callable[[str], None], target: str) -> None:
+        """Delete what may be missing. Of that, HDFS says no more than that nothing was deleted."""
+        try:
+            delete(target)
+        except FileNotFoundError:
+            pass
+        except OSError:
+            if self._fs.get_file_info(target).type is not fs.FileType.NotFound:
+                raise
 
     def sweep(self, folders: Sequence[str]) -> None:
         if self._appears_whole:
@@ -181,8 +206,7 @@ class ArrowStorage(Storage):
                     self._delete(info.path)
 
     def delete_folder(self, folder: str) -> None:
-        with suppress(FileNotFoundError):
-            self._fs.delete_dir(self._path(folder))
+        self._if_there(self._fs.delete_dir, self._path(folder))
 
     def modified_ms(self, path: str) -> int | None:
         target = self._path(path)

@@ -23,7 +23,8 @@ has the rates that limited the batch, in records per second, for sources that ha
     v1
     {"nextBatchWatermarkMs":0,"stateUniqueIds":{"totals":[["7.1f"],["7.a0"]]}}
 
-with the version of every operator's state, partition by partition. ``metadata`` has the id of the stream,
+with the version of every operator's state, partition by partition. A query that has dropped late rows adds
+how many, in this batch and all before it: ``"tidemill.lateRows":12``. ``metadata`` has the id of the stream,
 which stays the same through all restarts::
 
     {"id":"5c8bf0d5-2a3a-4a7e-9f0e-0b6b2f4f8a11"}
@@ -57,6 +58,7 @@ RATES_KEY = "tidemill.rates"
 TASKS_KEY = "tidemill.tasks"
 PARTITIONS_KEY = "spark.sql.shuffle.partitions"
 SEED_KEY = "tidemill.seed"
+LATE_ROWS_KEY = "tidemill.lateRows"
 OWN_KEYS = (SOURCES_KEY, RATES_KEY, TASKS_KEY, PARTITIONS_KEY, SEED_KEY)
 NO_OFFSET = "-"
 BATCH_NUMBER = re.compile("0|[1-9][0-9]*")
@@ -130,10 +132,14 @@ class OffsetRecord:
 
 @dataclass(frozen=True)
 class CommitRecord:
-    """``commits/N``: the batch is done. ``state`` has the version of each operator's partitions."""
+    """``commits/N``: the batch is done. ``state`` has the version of each operator's partitions.
+
+    ``late_rows`` is how many rows this batch and all before it have dropped because they were late.
+    """
 
     state: Mapping[str, tuple[str | None, ...]] = field(default_factory=dict)
     next_watermark_ms: int = 0
+    late_rows: int = 0
 
     def to_text(self) -> str:
         record: dict[str, Any] = {"nextBatchWatermarkMs": self.next_watermark_ms}
@@ -141,6 +147,8 @@ class CommitRecord:
             record["stateUniqueIds"] = {
                 name: [[version] for version in versions] for name, versions in self.state.items()
             }
+        if self.late_rows:
+            record[LATE_ROWS_KEY] = self.late_rows
         return f"{VERSION}\n{_json(record)}"
 
     @classmethod
@@ -151,7 +159,7 @@ class CommitRecord:
             name: tuple(ids[0] for ids in versions)
             for name, versions in record.get("stateUniqueIds", {}).items()
         }
-        return cls(state, int(record["nextBatchWatermarkMs"]))
+        return cls(state, int(record["nextBatchWatermarkMs"]), int(record.get(LATE_ROWS_KEY, 0)))
 
 
 def _json(value: Any) -> str:
@@ -219,6 +227,12 @@ class LoggedBatches:
     @property
     def last_committed(self) -> int | None:
         return max(self.commits, default=None)
+
+    @property
+    def late_rows(self) -> int:
+        """How many rows the committed batches have dropped because they were late."""
+        done = self.last_committed
+        return 0 if done is None else self.commits[done].late_rows
 
     @property
     def unfinished(self) -> list[int]:

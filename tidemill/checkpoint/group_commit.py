@@ -9,16 +9,20 @@
 What comes while a write is under way waits for the next group. So the slower the storage, the larger are the
 groups, and no thread waits for more than two writes.
 
-With a time limit, writes run on a thread of their own. A caller that has waited for so long gets a
-``TimeoutError`` and the write is *abandoned*: nobody waits for it any more, the next group does not queue
-behind it, and its items may be written all the same, some time later or twice.
+With a time limit, writes run on a thread of their own. A write that takes longer, counted from its begin, is
+*abandoned*: its callers get a ``TimeoutError``, the next group does not queue behind it, and its items may be
+written all the same, some time later or twice. Time in the queue does not count: many callers of a slow
+storage wait for each other, and nothing hangs.
+
+An abandoned write keeps its thread until it ends. While ``MOST_HANGING`` of them hang, no other write begins:
+items wait for one to end, and get a ``TimeoutError`` when none has within the time limit.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -27,12 +31,16 @@ from tidemill.errors import IllegalStateError
 T = TypeVar("T")
 R = TypeVar("R")
 
+MOST_HANGING = 4
+"""The most writes that may hang, each with a thread and its items in memory."""
+
 
 @dataclass(eq=False)
 class _Waiting(Generic[T, R]):
     """An item, and what has become of it."""
 
     item: T
+    has_begun: bool = False
     is_done: bool = False
     result: R | None = None
     error: BaseException | None = None
@@ -62,6 +70,7 @@ class GroupCommit(Generic[T, R]):
         self._changed = threading.Condition()
         self._queue: deque[_Waiting[T, R]] = deque()
         self._running: list[_Waiting[T, R]] | None = None
+        self._hanging = 0
         self._is_closed = False
 
     def add(self, item: T) -> R:
@@ -87,6 +96,8 @@ class GroupCommit(Generic[T, R]):
                 lambda: self._running is None and not self._queue, self._timeout_s
             )
             if not is_idle:
+                self._fail(self._queue, TimeoutError(f"{self._name} was closed before its turn"))
+                self._queue.clear()
                 self._abandon()
 
     # -- on the threads of the callers ---------------------------------------------------------
@@ -110,31 +121,40 @@ class GroupCommit(Generic[T, R]):
 
     def _write_elsewhere(self, waiting: _Waiting[T, R], timeout_s: float) -> None:
         with self._changed:
-            if self._running is None:
-                self._start()
-            if self._changed.wait_for(lambda: waiting.is_done, timeout_s):
-                return
-            if waiting in self._queue:
-                self._queue.remove(waiting)
+            self._start()
+            while not self._changed.wait_for(
+                lambda: waiting.has_begun or waiting.is_done, timeout_s
+            ):
+                if self._running is None:
+                    self._queue.remove(waiting)
+                    raise TimeoutError(
+                        f"{self._name} takes no records: {self._hanging} writes hang, and none has ended "
+                        f"within {timeout_s:g} s"
+                    )
+            if not self._changed.wait_for(lambda: waiting.is_done, timeout_s):
                 self._abandon()
-            elif self._running is not None and waiting in self._running:
-                self._abandon()
-        raise TimeoutError(f"{self._name} has not taken a record within {timeout_s:g} s")
 
     def _start(self) -> None:
-        threading.Thread(
-            target=self._keep_writing,
-            args=(self._next_group(),),
-            name="tidemill-log-writer",
-            daemon=True,
-        ).start()
+        """Begin the next write, if one is due and may begin."""
+        if self._running is not None or not self._queue or self._hanging >= MOST_HANGING:
+            return
+        group = self._next_group()
+        try:
+            threading.Thread(
+                target=self._keep_writing, args=(group,), name="tidemill-log-writer", daemon=True
+            ).start()
+        except RuntimeError as error:  # the process has too many threads
+            self._running = None
+            self._fail(group, error)
 
     def _keep_writing(self, group: list[_Waiting[T, R]]) -> None:
         while True:
             self._run(group)
             with self._changed:
-                if self._running is not group:
-                    return  # abandoned: another thread writes now
+                if self._running is not group:  # abandoned: another thread writes now
+                    self._hanging -= 1
+                    self._start()
+                    return
                 self._running = None
                 if self._queue:
                     group = self._next_group()
@@ -143,10 +163,20 @@ class GroupCommit(Generic[T, R]):
                     return
 
     def _abandon(self) -> None:
-        self._running = None
+        """Wait no longer for the write that runs, if one does, and tell its callers."""
+        if self._running is None:
+            return
+        group, self._running = self._running, None
+        self._hanging += 1
         self._on_abandoned()
-        if self._queue:
-            self._start()
+        limit = f"{self._timeout_s:g} s"
+        self._fail(group, TimeoutError(f"{self._name} has not taken a record within {limit}"))
+        self._start()
+
+    def _fail(self, group: Iterable[_Waiting[T, R]], error: Exception) -> None:
+        for each in group:
+            if not each.is_done:
+                each.error, each.is_done = error, True
         self._changed.notify_all()
 
     # -- both ----------------------------------------------------------------------------------
@@ -155,7 +185,10 @@ class GroupCommit(Generic[T, R]):
         group = [self._queue.popleft()]
         while self._queue and self._fits([each.item for each in group], self._queue[0].item):
             group.append(self._queue.popleft())
+        for each in group:
+            each.has_begun = True
         self._running = group
+        self._changed.notify_all()
         return group
 
     def _run(self, group: list[_Waiting[T, R]]) -> BaseException | None:
@@ -171,6 +204,7 @@ class GroupCommit(Generic[T, R]):
             told = InterruptedError(f"a write to {self._name} was interrupted")
         with self._changed:
             for each, result in zip(group, results, strict=True):
-                each.result, each.error, each.is_done = result, told, True
+                if not each.is_done:  # else its caller was told that the write is abandoned
+                    each.result, each.error, each.is_done = result, told, True
             self._changed.notify_all()
         return failure

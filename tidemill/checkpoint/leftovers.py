@@ -9,7 +9,7 @@ name is reason enough to delete none.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 
 from tidemill.checkpoint.log_segments import SEGMENT_NAME
 from tidemill.checkpoint.ownership import OWNER
@@ -18,14 +18,15 @@ from tidemill.checkpoint.storage import Storage
 from tidemill.errors import CheckpointError
 
 RDDS = "rdds"
-WRITTEN_FOLDERS = ("offsets", "commits", "sources", "state", "received")
+MODELS = "models"
+WRITTEN_FOLDERS = ("offsets", "commits", "sources", "state", "received", MODELS)
 """The folders in which Tidemill and its tasks write files."""
 _UUID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _HARMLESS = re.compile(rf"lost\+found|{_UUID.pattern}")
 """What a new disk has at its root, and the folder that ``SparkContext.setCheckpointDir`` makes."""
 
 _OWN = {OWNER, "metadata", "plan", PROGRAM, RDDS, *WRITTEN_FOLDERS}
-_SOURCE_FILE = re.compile(r"initial|before|unlisted|record-size|[0-9]+(\.compact)?")
+_SOURCE_FILE = re.compile(r"initial|before|forgotten|unlisted|record-size|[0-9]+(\.compact)?")
 _STATE_FILE = re.compile(r"-?[0-9]+\.[0-9a-f]+\.(changes|snapshot)")
 _NUMBER = re.compile("[0-9]+")
 
@@ -50,10 +51,10 @@ def clear_leftovers(storage: Storage) -> None:
         storage.delete(path)
 
 
-def clear_rdds(storage: Storage) -> None:
-    """Delete the folders that Spark has made for checkpoints of RDDs in earlier runs."""
+def clear_rdds(storage: Storage, in_use: Container[str]) -> None:
+    """Delete the folders that Spark has made for checkpoints of RDDs, but for those ``in_use``."""
     for name in storage.list(RDDS):
-        if _UUID.fullmatch(name):
+        if _UUID.fullmatch(name) and name not in in_use:
             storage.delete_folder(f"{RDDS}/{name}")
 
 

@@ -17,7 +17,7 @@ from typing import BinaryIO, cast
 from tidemill.checkpoint.checksums import forget_sidecar, read_checked, sidecar, write_sidecar
 from tidemill.checkpoint.permissions import Permissions, permissions_in
 from tidemill.checkpoint.storage import Appender, Storage, is_unfinished
-from tidemill.common.durable_folders import make_folder, sync
+from tidemill.common.durable_folders import make_folder, missing_folders, remove_empty, sync
 from tidemill.common.fault_points import fault_point
 from tidemill.errors import IllegalStateError
 
@@ -145,15 +145,28 @@ class LocalStorage(Storage):
         folder, base = os.path.split(self._path(name))
         permissions = self._make_folder(folder)
         file = os.path.join(folder, f".{base}")
-        is_new = not os.path.exists(file)
-        handle = os.open(file, os.O_RDWR | os.O_CREAT, permissions.file)
-        if is_new:
-            permissions.apply(handle)
-        try:
-            _lock(handle, patience_s)
-            yield
-        finally:
-            os.close(handle)
+        while True:
+            is_new = not os.path.exists(file)
+            handle = os.open(file, os.O_RDWR | os.O_CREAT, permissions.file)
+            try:
+                if is_new:
+                    permissions.apply(handle)
+                _lock(handle, patience_s)
+                if os.fstat(handle).st_nlink == 0:
+                    permissions = self._make_folder(folder)
+                    continue  # a start that was refused has removed the file: others lock another one
+                yield
+                return
+            finally:
+                os.close(handle)
+
+    def missing_folders(self) -> Sequence[str]:
+        return missing_folders(self._root)
+
+    def remove_root(self, lock: str, folders: Sequence[str]) -> None:
+        with suppress(OSError):
+            os.unlink(os.path.join(self._root, f".{lock}"))
+        remove_empty(folders)
 
 
 class _StagedFile(io.BufferedWriter):

@@ -31,10 +31,12 @@ import os
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import BinaryIO, cast
 
+from tidemill.checkpoint.guarded_file import GuardedFile
 from tidemill.checkpoint.storage import Appender, Storage
 from tidemill.common.processes import Process, started_at
 from tidemill.common.times import iso_time
@@ -51,6 +53,7 @@ OWNER = "owner"
 LOCK = "owner.lock"
 LEASE_MS = 60_000
 RENEW_EVERY_S = 10.0
+OWNER_LOOKS = 3
 # The lock's holder makes one file visible or removes a few: after a minute, it must be paused.
 LOCK_PATIENCE_S = 60.0
 
@@ -90,12 +93,17 @@ class OwnerRecord:
 
 
 def read_owner(storage: Storage) -> OwnerRecord | None:
-    try:
-        with storage.open_read(OWNER) as file:
-            data = file.read()
-    except FileNotFoundError:
-        return None
-    return OwnerRecord.parse(data, storage.full_name(OWNER), storage.uri)
+    """Return the record of the owner, or None if there is none.
+
+    HDFS cannot read a file that was replaced after it was opened, and the owner replaces its record now and
+    then: so a file that is missing is looked for again.
+    """
+    for _ in range(OWNER_LOOKS):
+        with suppress(FileNotFoundError):
+            with storage.open_read(OWNER) as file:
+                data = file.read()
+            return OwnerRecord.parse(data, storage.full_name(OWNER), storage.uri)
+    return None
 
 
 def _write_owner(storage: Storage, record: OwnerRecord) -> None:
@@ -171,16 +179,37 @@ class Ownership:
         self._thread = threading.Thread(target=renew, name="tidemill-ownership", daemon=True)
         self._thread.start()
 
+    def withdraw(self, folders: Sequence[str]) -> None:
+        """Give back a directory that was new, as if this driver had never had it: delete the record, the lock
+        and ``folders``, if they are empty then. Nothing happens if it is somebody else's now.
+        """
+        if not self._stop_renewing():
+            return
+        try:
+            with self._storage.lock(LOCK):
+                if read_owner(self._storage) == self.record:
+                    self._storage.delete(OWNER)
+                    self._storage.remove_root(LOCK, folders)
+        except (OSError, CheckpointError) as error:
+            _unwritten_releases.add(self.record.token)
+            logger.warning("could not remove %s again: %s", self._storage.uri, error)
+
+    def _stop_renewing(self) -> bool:
+        """Return False if this has been done, or is for another process to do."""
+        if self._stopped.is_set() or os.getpid() != self._acquired_by:
+            return False
+        self._stopped.set()
+        if self._thread is not None:
+            self._thread.join()
+        return True
+
     def release(self) -> None:
         """Give the directory back, if this driver still owns it. Idempotent.
 
         A process that was forked from the driver has a copy of this object, and nothing to give back.
         """
-        if self._stopped.is_set() or os.getpid() != self._acquired_by:
+        if not self._stop_renewing():
             return
-        self._stopped.set()
-        if self._thread is not None:
-            self._thread.join()
         try:
             _write_owner(self.owned_storage(), replace(self.record, released=True))
         except CheckpointError as error:
@@ -273,7 +302,9 @@ class OwnedStorage(Storage):
             try:
                 with self._storage.open_write(path, sums) as file:
                     try:
-                        yield cast(BinaryIO, _GuardedFile(file, self, path))  # 1
+                        yield cast(
+                            BinaryIO, GuardedFile(file, partial(self.write_error, path))
+                        )  # 1
                     except BaseException as error:
                         caller_error = error
                         raise
@@ -308,8 +339,7 @@ class OwnedStorage(Storage):
     def _as_owner(self, path: str) -> Iterator[None]:
         """Hold the lock and check the token around a write that is visible from its first byte."""
         try:
-            with self._storage.lock(LOCK):
-                self._require_ownership()
+            with self.as_owner():
                 yield
         except OSError as error:
             raise self.write_error(path, error) from error
@@ -329,18 +359,15 @@ class OwnedStorage(Storage):
         return self._storage.list(folder)
 
     def delete(self, path: str) -> None:
-        with self._storage.lock(LOCK):
-            self._require_ownership()
+        with self.as_owner():
             self._storage.delete(path)
 
     def delete_folder(self, folder: str) -> None:
-        with self._storage.lock(LOCK):
-            self._require_ownership()
+        with self.as_owner():
             self._storage.delete_folder(folder)
 
     def sweep(self, folders: Sequence[str]) -> None:
-        with self._storage.lock(LOCK):
-            self._require_ownership()
+        with self.as_owner():
             self._storage.sweep(folders)
 
     def modified_ms(self, path: str) -> int | None:
@@ -355,25 +382,6 @@ class OwnedStorage(Storage):
         owner = read_owner(self._storage)
         if owner is None or owner.token != self._record.token:
             raise _ownership_lost(self._storage, self._record)
-
-
-class _GuardedFile:
-    """A file being written whose errors name the file and say that nothing is lost."""
-
-    def __init__(self, file: BinaryIO, storage: OwnedStorage, path: str) -> None:
-        self._file = file
-        self._storage = storage
-        self._path = path
-        self.closed = False
-
-    def write(self, data: bytes) -> int:
-        try:
-            return self._file.write(data)
-        except OSError as error:
-            raise self._storage.write_error(self._path, error) from error
-
-    def flush(self) -> None:
-        pass
 
 
 class _OwnedAppender(Appender):

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import BinaryIO
+from urllib.parse import urlsplit
 
 from tidemill.checkpoint.checksums import sums_of
 from tidemill.common.paths import local_path
@@ -89,6 +90,15 @@ class Storage(ABC):
         """Keep other processes out of the ``with`` block, where the storage can do that.
 
         Raise ``TimeoutError`` if another process has been inside for longer than ``patience_s``.
+        """
+
+    def missing_folders(self) -> Sequence[str]:
+        """Return the root and the folders above it that are not there yet, where there are folders at all."""
+        return []
+
+    def remove_root(self, lock: str, folders: Sequence[str]) -> None:
+        """Remove the file of the lock, which the caller holds, and then those of ``folders`` that are empty:
+        :meth:`missing_folders` has returned them.
         """
 
     def as_owner(self) -> AbstractContextManager[None]:
@@ -229,6 +239,14 @@ def open_storage(directory: str) -> Storage:
     if "://" not in directory:
         raise OptionError(
             f"{directory!r} names no host or bucket: write the whole URI, such as hdfs://host:8020/folder",
+            "path",
+        )
+    if urlsplit(directory).password:
+        shown = f"{directory.partition('://')[0]}://...@{directory.rpartition('@')[2]}"
+        raise OptionError(
+            f"the directory {shown} has a secret key in its URI, which would stand in logs: leave "
+            "it out, and give the credentials to the driver and the executors in their environment (for S3 "
+            "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a profile)",
             "path",
         )
     return ArrowStorage.from_uri(directory)

@@ -14,6 +14,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import FrameType
@@ -21,7 +22,10 @@ from typing import Any, NamedTuple
 
 from tidemill.common.clock import Clock, SystemClock
 from tidemill.common.config import time_ms
+from tidemill.failures.failed_streams import FAILURES_FILE, failures_in
 
+STREAM_FAILED = 1
+"""The exit code for a program that ended with 0 although a query or a stream of it has failed."""
 USAGE_ERROR = 2
 CANNOT_START = 126
 """The exit code of a shell for a program that exists but does not start."""
@@ -89,10 +93,15 @@ def run(arguments: argparse.Namespace) -> int:
         return USAGE_ERROR
     command = [sys.executable, arguments.program, *arguments.arguments]
     policy = RestartPolicy(**options) if arguments.supervise else None
-    with Signals() as signals:
+    with Signals() as signals, tempfile.TemporaryDirectory(prefix="tidemill-run-") as folder:
         in_child = before_program(signals)
+        failures = os.path.join(folder, "failures")
         return supervise(
-            arguments.program, lambda: Child(command, in_child), signals, policy, SystemClock()
+            arguments.program,
+            lambda: Child(command, in_child, failures),
+            signals,
+            policy,
+            SystemClock(),
         )
 
 
@@ -124,6 +133,9 @@ def supervise(
             returncode, stop_requested = CANNOT_START, False
         else:
             returncode, stop_requested = wait_for(child, signals)
+            if returncode == 0 and (failure := child.failure()):
+                report(f"{program} ended with exit code 0, but {failure}")
+                returncode = STREAM_FAILED
         exit_code = returncode if returncode >= 0 else 128 - returncode
         if policy is None or stop_requested or exit_code == 0:
             return exit_code
@@ -240,16 +252,29 @@ class Child:
     directly, and is the one signal that we do not forward.
     """
 
-    def __init__(self, command: list[str], in_child: Callable[[], None]) -> None:
+    def __init__(
+        self, command: list[str], in_child: Callable[[], None], failures: str = os.devnull
+    ) -> None:
         self._shares_group = in_foreground()
+        self._failures = failures
+        with open(failures, "wb"):  # those of an earlier run are old news
+            pass
         self._process = subprocess.Popen(
             command,
+            env={**os.environ, FAILURES_FILE: failures},
             process_group=None if self._shares_group else 0,
             preexec_fn=in_child,  # safe: we have no threads
         )
 
     def returncode(self) -> int | None:
         return self._process.poll()
+
+    def failure(self) -> str:
+        """Return what of the program has failed, in a clause, or an empty text."""
+        with open(self._failures, encoding="utf-8", errors="replace") as file:
+            lines = failures_in(file.read().splitlines())
+        more = f", and {len(lines) - 1} more" if len(lines) > 1 else ""
+        return f"{lines[0].rstrip('.')}{more}" if lines else ""
 
     def forward(self, request: StopRequest) -> None:
         if not (request.from_terminal and self._shares_group):

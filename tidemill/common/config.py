@@ -266,6 +266,12 @@ RECEIVER_RESTART_DELAY_MS = Setting(
     lambda text: time_ms(text, bare_unit="ms"),
     "How long a receiver waits before it restarts itself. A bare number is milliseconds.",
 )
+RECEIVER_MAX_FAILED_STARTS = Setting(
+    "spark.tidemill.receiver.maxFailedStarts",
+    10,
+    positive_int,
+    "How often in a row the onStart of a receiver may fail; then the receiver has failed for good.",
+)
 RECEIVER_STOP_TIMEOUT_MS = Setting(
     "spark.tidemill.receiver.stopTimeout",
     60_000,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from contextlib import suppress
 
 
@@ -31,3 +32,19 @@ def make_folder(folder: str, mode: int = 0o777, *, is_forced: bool = False) -> N
                 folder, os.stat(folder).st_mode | mode
             )  # with the setgid bit that it has inherited
     sync(above)
+
+
+def missing_folders(folder: str) -> list[str]:
+    """Return ``folder`` and those above it that are not there, the innermost first."""
+    missing = []
+    while not os.path.exists(folder):
+        missing.append(folder)
+        folder = os.path.dirname(folder)
+    return missing
+
+
+def remove_empty(folders: Iterable[str]) -> None:
+    """Remove folders, the innermost first, until one has something in it."""
+    with suppress(OSError):
+        for folder in folders:
+            os.rmdir(folder)

@@ -30,5 +30,5 @@ def parse_output_mode(text: str) -> str:
             f"Invalid streaming output mode: {text}. Accepted output modes are {names}."
             f"{did_you_mean(text, ALL_MODES)}",
             option="outputMode",
-        )
+        ).like_spark("STREAMING_OUTPUT_MODE.INVALID", outputMode=text)
     return mode

@@ -58,6 +58,15 @@ def local_path(path: str, default_scheme: str = "file") -> str | None:
     return os.path.abspath(rest) if (scheme or default_scheme) == "file" else None
 
 
+def checkpoint_location(directory: str, option: str) -> str:
+    """Return ``directory`` as :func:`absolute_location` does; ``option`` names the argument in errors."""
+    if not isinstance(directory, str) or not directory:
+        raise OptionError(
+            f"the checkpoint directory must be a path or a URI, not {directory!r}", option
+        )
+    return absolute_location(directory)
+
+
 def absolute_location(path: str) -> str:
     """Return the absolute path of a directory of this machine, or the URI of another file system as it is.
 

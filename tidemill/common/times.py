@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from datetime import UTC, datetime
 
-from tidemill.errors import OptionError
+from tidemill.errors import OptionError, WrongTypeError
 
 
 class Time(int):
@@ -20,8 +20,7 @@ class Time(int):
 
 def duration_ms(seconds: float, what: str) -> int:
     """Return ``seconds`` as whole milliseconds, at least one; ``what`` names the argument in errors."""
-    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
-        raise OptionError(f"{what} must be a number of seconds, not {seconds!r}", what)
+    require_seconds(seconds, what)
     try:
         # round, not int: 0.07 s is 70.00000000000001 ms to a float, and 1.1 s is 1100.0000000000002
         millis = round(seconds * 1000)
@@ -31,6 +30,13 @@ def duration_ms(seconds: float, what: str) -> int:
     if millis < 1:
         raise OptionError(f"{what} must be at least 0.001 seconds, not {seconds!r}", what)
     return millis
+
+
+def require_seconds(seconds: float, what: str) -> float:
+    """Return ``seconds`` if it is a number, of any size; ``what`` names the argument in errors."""
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
+        raise WrongTypeError(f"{what} must be a number of seconds, not {seconds!r}", what)
+    return seconds
 
 
 def to_datetime(time_ms: int) -> datetime:

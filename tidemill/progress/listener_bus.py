@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 import threading
+from traceback import format_exception
 from typing import Any
 
 from tidemill.common.clock import Clock, SystemClock
 from tidemill.common.event_loop import EventLoop
+from tidemill.failures.repeated_errors import RepeatedErrors
 from tidemill.progress.events import StreamEvent
 
 CAPACITY = 10_000
@@ -40,6 +42,7 @@ class ListenerBus:
         self._dropped = 0
         self._reported_dropped = 0
         self._reported_ms: int | None = None
+        self._errors = RepeatedErrors()
 
     def add_listener(self, listener: Any) -> None:
         with self._lock:
@@ -109,18 +112,17 @@ class ListenerBus:
                 self._undelivered -= 1
                 self._delivered.notify_all()
 
-    @staticmethod
-    def _tell(listeners: tuple[Any, ...], event: StreamEvent) -> None:
+    def _tell(self, listeners: tuple[Any, ...], event: StreamEvent) -> None:
         for listener in listeners:
             method = getattr(listener, event.listener_method, None)
             if method is None:
                 continue
             try:
                 method(event.for_listener())
-            except BaseException:
-                logger.exception(
-                    "listener %s failed in %s", type(listener).__name__, event.listener_method
-                )
+            except BaseException as error:
+                what = f"listener {type(listener).__name__} failed in {event.listener_method}"
+                if text := self._errors.text(what, "".join(format_exception(error))):
+                    logger.error("%s", text)
 
     @staticmethod
     def _log(error: BaseException) -> None:

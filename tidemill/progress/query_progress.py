@@ -21,6 +21,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any
 
 from pyspark.sql import Row
@@ -71,9 +72,12 @@ class StateOperatorReport:
     all_removals_time_ms: int = 0
     commit_time_ms: int = 0
     memory_used_bytes: int = 0
+    # As Spark counts them: an aggregation drops groups of rows.
     num_rows_dropped_by_watermark: int = 0
     num_shuffle_partitions: int = 1
     num_state_store_instances: int = 1
+    # The rows of the batch that were late, which Spark's progress does not have.
+    late_rows: int = 0
     custom_metrics: Mapping[str, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
@@ -91,7 +95,7 @@ class StateOperatorReport:
             "numStateStoreInstances": self.num_state_store_instances,
         }
         if self.custom_metrics:
-            value["customMetrics"] = dict(self.custom_metrics)
+            value["customMetrics"] = dict(sorted(self.custom_metrics.items()))
         return value
 
 
@@ -268,4 +272,7 @@ def _with_metrics(value: dict[str, Any], metrics: Mapping[str, str]) -> dict[str
 
 
 def _plain(cell: Any) -> Any:
+    """Return a cell as Spark writes it into the JSON of a progress: a decimal is a number there."""
+    if isinstance(cell, Decimal):
+        return float(cell)
     return cell if cell is None or isinstance(cell, (bool, int, float, str)) else str(cell)

@@ -40,7 +40,7 @@ class ConsoleSink(Sink):
 
     def stage(self, output: BatchOutput) -> int | None:
         self._staged = output.batch_id, output.collected()
-        return None
+        return output.rows_collected
 
     def commit(self, batch_id: int) -> None:
         if self._staged is None or self._staged[0] != batch_id:

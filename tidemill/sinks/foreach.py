@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from pyspark.errors import PySparkAttributeError
+from pyspark import cloudpickle
+from pyspark.errors import PySparkAttributeError, PySparkException
 from pyspark.sql.types import StructType
 
 from tidemill.batches.sink import BatchOutput, Sink, SinkRuntime
-from tidemill.errors import UnsupportedError
+from tidemill.errors import SinkError, UnsupportedError
 from tidemill.tasks.arrow_types import NOT_TO_PYTHON, refused_type
 from tidemill.tasks.foreach_rows import ForeachRows, PartitionFunction, RowFunction, RowWriter
 
@@ -40,6 +41,7 @@ class ForeachSink(Sink):
         return "ForeachWriterTable"
 
     def start(self, runtime: SinkRuntime) -> None:
+        self._require_picklable()
         for field in StructType.fromJson(json.loads(runtime.schema_json)):
             found = refused_type(field.dataType, NOT_TO_PYTHON)
             if found is not None:
@@ -50,6 +52,20 @@ class ForeachSink(Sink):
                 )
         as_bytes = runtime.session.conf.get("spark.sql.execution.pyspark.binaryAsBytes", "true")
         self._binary_as_bytes = as_bytes == "true"
+
+    def _require_picklable(self) -> None:
+        """Refuse now what no batch could send to its tasks."""
+        try:
+            cloudpickle.dumps(self._process_partition)  # type: ignore[no-untyped-call]
+        except PySparkException:
+            raise  # it says what is wrong, such as a SparkContext inside
+        except Exception as error:
+            raise SinkError(
+                f"what foreach got cannot be sent to the executors: {error}. Every task gets a copy of it, "
+                "made by pickle: open connections, files and locks in open() or process(), not in __init__ "
+                "and not in variables around the function.",
+                "foreach",
+            ) from error
 
     def stage(self, output: BatchOutput) -> int | None:
         rows = output.dataframe(consumed_once=True)

@@ -26,6 +26,7 @@ class ForeachBatchSink(Sink):
     """
 
     exactly_once = False
+    failure_condition = "FOREACH_BATCH_USER_FUNCTION_ERROR"
 
     def __init__(self, func: Callable[[DataFrame, int], Any]) -> None:
         if not callable(func):

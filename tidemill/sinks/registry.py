@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tidemill.batches.sink import Sink
 from tidemill.common.config import boolean
@@ -17,7 +18,15 @@ from tidemill.sinks.foreach import ForeachSink
 from tidemill.sinks.foreach_batch import ForeachBatchSink
 from tidemill.sinks.memory import MemorySink
 from tidemill.sinks.noop import NoopSink
+from tidemill.sinks.python_data_source import PythonDataSourceSink
 from tidemill.spark.files.file_formats import FILE_FORMATS
+from tidemill.spark.session.python_data_sources import python_data_source
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.datasource import DataSource
+
+logger = logging.getLogger(__name__)
 
 FORMATS = ("console", "memory", "noop", *FILE_FORMATS)
 # Formats that Spark has, in packages or for its tests: suggesting a near name would mislead.
@@ -33,11 +42,12 @@ def sink_for(
     foreach: Any = None,
     foreach_batch: Callable[..., Any] | None = None,
     query_options: Collection[str] = (),
+    session: SparkSession | None = None,
 ) -> Sink:
     """Make the sink that a writer asks for. An unknown option or format is refused, with the near name.
 
     ``path`` may be among the options, as in PySpark. ``query_options`` are the names of further options that
-    the query itself reads.
+    the query itself reads. ``session`` knows the Python data sources that the program has registered.
 
     >>> sink_for("console", options={"numRows": 5}).description()
     'ConsoleTable[numRows=5, truncate=true]'
@@ -62,6 +72,16 @@ def sink_for(
     if name == "noop":
         _require(name, writer_options, (), query_options, partition_by)
         return NoopSink()
+    data_source = _data_source(session, name)
+    if data_source is not None:
+        for_writer = writer_options.without(query_options)
+        if path is not None:
+            for_writer["path"] = path
+        if partition_by:  # as in Spark, whose writers hear nothing of it
+            logger.warning(
+                "partitionBy has no effect: the data source %s writes as it likes", format
+            )
+        return PythonDataSourceSink(data_source, for_writer)
     _require_writable(format or "parquet")
     target = path or writer_options.get("path")
     if not target:
@@ -71,6 +91,13 @@ def sink_for(
         )
     for_files = writer_options.without(query_options)
     return FileSink(format or "parquet", target, partition_by, for_files)
+
+
+def _data_source(session: SparkSession | None, name: str) -> type[DataSource] | None:
+    """Return the Python data source of that name, unless it is the name of a file format."""
+    if session is None or name in FILE_FORMATS:
+        return None
+    return python_data_source(session, name)
 
 
 def _require_writable(format: str) -> None:
@@ -84,7 +111,9 @@ def _require_writable(format: str) -> None:
         )
     near = did_you_mean(format, FORMATS)
     if near:
-        raise SinkError(f"there is no sink for the format {format}.{near}")
+        raise SinkError(f"there is no sink for the format {format}.{near}").like_spark(
+            "DATA_SOURCE_NOT_FOUND", provider=format
+        )
 
 
 def _require(
@@ -94,7 +123,7 @@ def _require(
     query_options: Collection[str],
     partition_by: Sequence[str],
 ) -> None:
-    if partition_by:
+    if partition_by and what not in ("console", "noop"):  # which Spark lets pass, without an effect
         raise SinkError(f"the {what} sink cannot be partitioned: leave out partitionBy", what)
     names = [*known, *OF_THE_QUERY, *query_options]
     Options(options, f"the {what} sink").refuse_unknown(names, settings_allowed=True)

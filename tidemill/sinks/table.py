@@ -36,7 +36,8 @@ INSTEAD = "Write it in foreachBatch, such as df.writeTo(name).append()."
 class TableSink(Sink):
     """What ``toTable`` writes to: a table of files, managed or external, with the protocol of the file sink.
 
-    A table that is not there is made, with the format, the partitions and the ``path`` that were given. One
+    A table that is not there is made, with the format, the partitions or clusters and the ``path`` that
+    were given; as in Spark, the catalog knows its clusters, and files are written as they come. One
     that is there gets the values of the columns of the same names, in its own partitions and with the options
     of its own files (:mod:`tidemill.sinks.table_columns`); its format must be the one that the query writes.
     The query's own session sees each batch at once; another session that has read the table before remembers
@@ -53,15 +54,18 @@ class TableSink(Sink):
         partition_by: Sequence[str] = (),
         options: Mapping[str, str] | None = None,
         clock: Clock | None = None,
+        cluster_by: Sequence[str] = (),
     ) -> None:
         self._name = name
         self._format = format
         self._path = path
         self._partition_by = list(partition_by)
+        self._cluster_by = list(cluster_by)
         self._options = dict(options or {})
         self._clock = clock
         self._session: SparkSession | None = None
         self._files: FileSink | None = None
+        self._is_new_table = False
         self._query_columns: list[str] = []
         # With catalog and database, from the start on: the session may go on to another database.
         self._full_name = name
@@ -71,8 +75,10 @@ class TableSink(Sink):
 
     def start(self, runtime: SinkRuntime) -> None:
         session, schema = runtime.session, schema_of(runtime)
+        self._session = session
         if not session.catalog.tableExists(self._name):
             self._create(session, schema)
+            self._is_new_table = True
         table = self._existing(session)
         self._full_name = table.full_name
         self._files = FileSink(
@@ -85,7 +91,13 @@ class TableSink(Sink):
         )
         self._files.start(runtime)
         self._query_columns = schema.names
-        self._session = session
+
+    def undo_start(self) -> None:
+        if self._files is not None:
+            self._files.undo_start()
+        if self._is_new_table:
+            assert self._session is not None
+            self._session.sql(f"DROP TABLE IF EXISTS {self._full_name}")
 
     def has_batch(self, batch_id: int) -> bool:
         return self._started().has_batch(batch_id)
@@ -138,6 +150,8 @@ class TableSink(Sink):
             statement.append(f"OPTIONS ({listed})")
         if self._partition_by:
             statement.append(f"PARTITIONED BY ({', '.join(map(quoted, self._partition_by))})")
+        if self._cluster_by:
+            statement.append(f"CLUSTER BY ({', '.join(map(quoted, self._cluster_by))})")
         if self._path:
             statement.append(f"LOCATION {_text(self._path)}")
         session.sql(" ".join(statement))

@@ -3,19 +3,22 @@
 A class that is registered with ``spark.dataSource.register`` and has a ``streamReader`` or a
 ``simpleStreamReader`` is read here as Spark reads it: one reader on the driver plans, another one, fresh from
 its constructor, reads partitions in tasks. PySpark's own conversion makes Arrow of the rows.
+
+The calls for a batch, in order: ``latestOffset`` and ``reportLatestOffset``; when the batch is in the log,
+``partitions``, and ``read`` in tasks; ``commit`` when the batch is committed. ``initialOffset``,
+``prepareForTriggerAvailableNow`` and ``getDefaultReadLimit`` come once before them, ``stop`` once after them.
 """
 
 from __future__ import annotations
 
-import base64
 import inspect
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-from pyspark import cloudpickle
 from pyspark.errors import PySparkNotImplementedError
 from pyspark.sql.datasource import (
     CaseInsensitiveDict,
@@ -24,56 +27,85 @@ from pyspark.sql.datasource import (
     InputPartition,
     SimpleDataSourceStreamReader,
 )
+from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from tidemill.batches.batch import EVERYTHING, AdmissionLimit, Offset, OffsetRange, RangeSize
 from tidemill.batches.source import SourceRuntime
 from tidemill.batches.table_source import Split, SplitReader, SplitSource
-from tidemill.errors import SourceError
-from tidemill.sources.arrow_split import (
-    arrow_schema,
-    arrow_splits,
-    read_arrow_split,
-    struct_type,
+from tidemill.sources.arrow_split import arrow_schema, arrow_splits, struct_type
+from tidemill.sources.python_partitions import (
+    BetweenOffsets,
+    PartitionReader,
+    PrefetchedReader,
+    as_arrow,
+    pickled_partition,
+)
+from tidemill.sources.python_read_limits import checked_limit, read_limit
+from tidemill.spark.errors.data_source_errors import (
+    DataSourceCreationError,
+    DataSourceResultError,
+    calling,
+    creating,
 )
 
-ROWS_PER_ARROW_BATCH = 10_000
+
+def python_source_schema(data_source: type[DataSource], options: Mapping[str, str]) -> StructType:
+    """Return the columns that a registered class says it has. No reader is made for that."""
+    made = _made(data_source, options)
+    name = made.name()
+    missing = (
+        f"the Python data source {name!r} does not say which columns it has: write .schema(...) before "
+        ".load()"
+    )
+    with creating(name, "schema()", missing):
+        schema = made.schema()
+    if not isinstance(schema, (str, StructType)):
+        raise DataSourceCreationError(
+            f"schema() of the Python data source {name!r} must return a StructType or a text such as "
+            f"'id long, name string', not {schema!r:.100}",
+            name,
+        )
+    return struct_type(schema)
 
 
 def python_stream_source(
-    data_source: type[DataSource],
-    options: Mapping[str, str],
-    schema: StructType | None = None,
+    data_source: type[DataSource], options: Mapping[str, str], schema: StructType
 ) -> SplitSource:
-    """Return the source that a registered class describes. ``schema`` is the one of the reader, if any."""
-    made = data_source(options=CaseInsensitiveDict(dict(options)))
-    columns = _columns(made, schema)
-    try:
-        return PythonStreamSource(made, columns)
-    except PySparkNotImplementedError:
-        pass
-    try:
-        return SimplePythonStreamSource(made, columns)
-    except PySparkNotImplementedError:
-        raise SourceError(
-            f"the Python data source {made.name()!r} cannot be read as a stream: its class has neither "
-            "streamReader() nor simpleStreamReader()",
-            made.name(),
-        ) from None
+    """Return the source that a registered class describes, with readers of its own, for one query."""
+    made = _made(data_source, options)
+    name = made.name()
+    with creating(name, "streamReader()"):
+        try:
+            reader: Any = made.streamReader(schema=schema)
+        except PySparkNotImplementedError:
+            reader = None
+        else:
+            _require_reader(name, "streamReader", reader, DataSourceStreamReader)
+    if reader is not None:
+        return PythonStreamSource(made, schema, reader)
+    missing = (
+        f"the Python data source {name!r} cannot be read as a stream: its class has neither "
+        "streamReader() nor simpleStreamReader()"
+    )
+    with creating(name, "simpleStreamReader()", missing):
+        reader = made.simpleStreamReader(schema=schema)
+    _require_reader(name, "simpleStreamReader", reader, SimpleDataSourceStreamReader)
+    return SimplePythonStreamSource(made, schema, reader)
 
 
-def _columns(source: DataSource, schema: StructType | None) -> StructType:
-    if schema is not None:
-        return schema
-    try:
-        own = source.schema()
-    except PySparkNotImplementedError:
-        raise SourceError(
-            f"the Python data source {source.name()!r} does not say which columns it has: write "
-            ".schema(...) before .load()",
-            source.name(),
-        ) from None
-    return struct_type(own)
+def _made(data_source: type[DataSource], options: Mapping[str, str]) -> DataSource:
+    with creating(data_source.name(), "__init__()"):
+        return data_source(options=CaseInsensitiveDict(dict(options)))
+
+
+def _require_reader(name: str, method: str, reader: Any, kind: type) -> None:
+    if not isinstance(reader, kind):
+        raise DataSourceCreationError(
+            f"{method}() of the Python data source {name!r} must return a {kind.__name__}, "
+            f"not {reader!r:.100}",
+            name,
+        )
 
 
 class _PythonSource(SplitSource):
@@ -82,9 +114,11 @@ class _PythonSource(SplitSource):
     # Only the user's class knows its options.
     known_options: frozenset[str] | None = None
 
-    def __init__(self, source: DataSource, schema: StructType) -> None:
+    def __init__(self, source: DataSource, schema: StructType, reader: Any) -> None:
         self._source = source
+        self._name = source.name()
         self._schema = schema
+        self._reader = reader
         self._one_batch = False
         self._end_of_all: Offset = None
 
@@ -92,45 +126,53 @@ class _PythonSource(SplitSource):
         return self._schema
 
     def description(self) -> str:
-        return f"PythonDataSource[{self._source.name()}]"
+        return f"PythonDataSource[{self._name}]"
 
     def size(self, range_: OffsetRange) -> RangeSize:
         return RangeSize(0 if range_.is_empty else None)
+
+    def initial_offset(self) -> Offset:
+        with calling(self._name, "reader.initialOffset"):
+            offset = self._reader.initialOffset()
+        return self._checked(offset, "initialOffset")
 
     def latest_offset(self, start: Offset, limit: AdmissionLimit, time_ms: int) -> Offset:
         if self._end_of_all is not None:
             return self._end_of_all
         # A reader that cannot be told to stop at what is there now gives all of it in one batch.
-        now = EVERYTHING if self._one_batch else limit
-        end = _checked_offset(self._source.name(), self._read_up_to(start, now))
+        end = self._read_up_to(start, EVERYTHING if self._one_batch else limit)
         if self._one_batch:
             self._end_of_all = end
         return end
 
+    @abstractmethod
     def _read_up_to(self, start: Offset, limit: AdmissionLimit) -> Offset:
-        raise NotImplementedError
+        """Ask the user's reader how far a batch can reach."""
 
     def prepare_available_now(self) -> None:
-        prepare = getattr(self._user_reader(), "prepareForTriggerAvailableNow", None)
-        if prepare is None:
-            self._one_batch = True
+        if isinstance(self._reader, SupportsTriggerAvailableNow):
+            with calling(self._name, "reader.prepareForTriggerAvailableNow"):
+                self._reader.prepareForTriggerAvailableNow()
         else:
-            prepare()
-
-    def _user_reader(self) -> Any:
-        raise NotImplementedError
+            self._one_batch = True
 
     def commit(self, end: Offset) -> None:
-        self._user_reader().commit(end)
+        with calling(self._name, "reader.commit"):
+            self._reader.commit(end)
 
-    def split_reader(self) -> SplitReader:
-        return _SplitReader(
-            arrow_splits=isinstance(self, SimplePythonStreamSource),
-            partitions=PartitionReader(self._source, self._reader_for_tasks(), self._schema),
+    def _checked(self, offset: Any, method: str) -> Offset:
+        """Return the offset as it will come back from the log."""
+        try:
+            if isinstance(offset, dict):
+                return json.loads(json.dumps(offset))
+            problem = "not a dictionary"
+        except (TypeError, ValueError) as error:
+            problem = str(error)
+        raise DataSourceResultError(
+            f"{method}() of the Python data source {self._name!r} must return an offset, which is a "
+            f"dictionary of numbers, texts and truth values, not {offset!r:.100} ({problem})",
+            self._name,
         )
-
-    def _reader_for_tasks(self) -> Any:
-        raise NotImplementedError
 
 
 class PythonStreamSource(_PythonSource):
@@ -140,39 +182,65 @@ class PythonStreamSource(_PythonSource):
     the same kind if the query has one. A reader whose ``latestOffset`` takes nothing cannot be limited.
     """
 
-    def __init__(self, source: DataSource, schema: StructType) -> None:
-        super().__init__(source, schema)
-        self._reader: DataSourceStreamReader = source.streamReader(schema=schema)
-        self._takes_limits = bool(inspect.signature(self._reader.latestOffset).parameters)
+    _reader: DataSourceStreamReader
 
-    def _user_reader(self) -> Any:
-        return self._reader
-
-    def _reader_for_tasks(self) -> Any:
-        return self._source.streamReader(schema=self._schema)
-
-    def initial_offset(self) -> Offset:
-        return _checked_offset(self._source.name(), self._reader.initialOffset())
+    def __init__(
+        self, source: DataSource, schema: StructType, reader: DataSourceStreamReader
+    ) -> None:
+        super().__init__(source, schema, reader)
+        self._takes_limits = bool(inspect.signature(reader.latestOffset).parameters)
+        self._default_limit: ReadLimit | None = None
+        self._newest: Offset | None = None
 
     def _read_up_to(self, start: Offset, limit: AdmissionLimit) -> Offset:
         latest: Callable[..., Any] = self._reader.latestOffset
         if not self._takes_limits:
-            return latest()
-        return latest(start, _read_limit(self._reader.getDefaultReadLimit(), limit))
+            with calling(self._name, "reader.latestOffset"):
+                end = latest()
+            self._newest = self._checked(end, "latestOffset")
+            return self._newest
+        now = read_limit(self._limit(), limit)
+        with calling(self._name, "reader.latestOffset"):
+            end = latest(start, now)
+        checked = self._checked(end, "latestOffset")
+        self._newest = self._reported()
+        return checked
+
+    def _limit(self) -> ReadLimit:
+        if self._default_limit is None:
+            with calling(self._name, "reader.getDefaultReadLimit"):
+                limit = self._reader.getDefaultReadLimit()
+            self._default_limit = checked_limit(self._name, limit)
+        return self._default_limit
+
+    def _reported(self) -> Offset | None:
+        """Ask the reader for an offset to show in progress. Nobody reads from it: any JSON value will do."""
+        with calling(self._name, "reader.reportLatestOffset"):
+            return json.loads(json.dumps(self._reader.reportLatestOffset()))
+
+    def newest_offset(self) -> Offset | None:
+        """Return what the reader has reported when the last batch was planned."""
+        return self._newest
 
     def splits(self, range_: OffsetRange, parallelism: int) -> Sequence[Split]:
-        partitions = self._reader.partitions(range_.start, range_.end)
-        for partition in partitions:
-            if not isinstance(partition, InputPartition):
-                raise SourceError(
-                    f"partitions() of the Python data source {self._source.name()!r} must give "
-                    f"InputPartition objects, not {partition!r:.100}",
-                    self._source.name(),
-                )
-        return [_pickled(partition) for partition in partitions]
+        with calling(self._name, "reader.partitions"):
+            partitions = self._reader.partitions(range_.start, range_.end)
+        if not isinstance(partitions, Sequence) or isinstance(partitions, str):
+            raise DataSourceResultError(
+                f"partitions() of the Python data source {self._name!r} must return a list of InputPartition "
+                f"objects, not {partitions!r:.100}",
+                self._name,
+            )
+        return [pickled_partition(self._name, partition) for partition in partitions]
+
+    def split_reader(self) -> SplitReader:
+        with creating(self._name, "streamReader()"):
+            reader = self._source.streamReader(schema=self._schema)
+        return PartitionReader(self._source, reader, self._schema)
 
     def stop(self) -> None:
-        self._reader.stop()
+        with calling(self._name, "reader.stop"):
+            self._reader.stop()
 
 
 class SimplePythonStreamSource(_PythonSource):
@@ -182,42 +250,47 @@ class SimplePythonStreamSource(_PythonSource):
     ``readBetweenOffsets``.
     """
 
-    def __init__(self, source: DataSource, schema: StructType) -> None:
-        super().__init__(source, schema)
-        self._reader: SimpleDataSourceStreamReader = source.simpleStreamReader(schema=schema)
-        self._read: list[_Prefetched] = []
+    _reader: SimpleDataSourceStreamReader
 
-    def _user_reader(self) -> Any:
-        return self._reader
-
-    def _reader_for_tasks(self) -> Any:
-        return _BetweenOffsets(self._source.simpleStreamReader(schema=self._schema))
+    def __init__(
+        self, source: DataSource, schema: StructType, reader: SimpleDataSourceStreamReader
+    ) -> None:
+        super().__init__(source, schema, reader)
+        self._prefetched: list[_Prefetched] = []
 
     def start(self, runtime: SourceRuntime) -> None:
-        self._read.clear()
-
-    def initial_offset(self) -> Offset:
-        return _checked_offset(self._source.name(), self._reader.initialOffset())
+        self._prefetched.clear()
 
     def _read_up_to(self, start: Offset, limit: AdmissionLimit) -> Offset:
-        known = next((part for part in self._read if part.start == start), None)
+        known = next((part for part in self._prefetched if part.start == start), None)
         if known is not None:
             return known.end  # an abandoned plan: its rows are still there
-        rows, end = self._reader.read(start)
-        batches = list(_as_arrow(iter(rows), self._schema, self._source))
+        with calling(self._name, "reader.read"):
+            result = self._reader.read(start)
+        if not isinstance(result, tuple) or len(result) != 2:
+            raise DataSourceResultError(
+                f"read() of the Python data source {self._name!r} must return an iterator of rows and the "
+                f"offset after them, not {result!r:.100}",
+                self._name,
+            )
+        rows, end = result
+        end = self._checked(end, "read")
+        with calling(self._name, "reader.read"):  # a generator runs only now
+            batches = list(as_arrow(iter(rows), self._schema, self._source))
         table = pa.Table.from_batches(batches, arrow_schema(self._schema))
         if start != end:
-            self._read.append(_Prefetched(start, end, table))
+            self._prefetched.append(_Prefetched(start, end, table))
         elif table.num_rows:
-            raise SourceError(
-                f"read() of the Python data source {self._source.name()!r} gave {table.num_rows} rows and an "
-                f"end offset that is the start, {json.dumps(start)}: the same rows would be read for ever",
-                self._source.name(),
+            raise DataSourceResultError(
+                f"read() of the Python data source {self._name!r} gave {table.num_rows} rows and an end "
+                f"offset that is the start, {json.dumps(start)}: the same rows would be read for ever "
+                "(SIMPLE_STREAM_READER_OFFSET_DID_NOT_ADVANCE)",
+                self._name,
             )
         return end
 
     def size(self, range_: OffsetRange) -> RangeSize:
-        table = self._prefetched(range_)
+        table = self._rows(range_)
         if table is None:
             return super().size(range_)
         return RangeSize(table.num_rows, table.nbytes)
@@ -225,15 +298,22 @@ class SimplePythonStreamSource(_PythonSource):
     def splits(self, range_: OffsetRange, parallelism: int) -> Sequence[Split]:
         if range_.is_empty:
             return []
-        table = self._prefetched(range_)
+        table = self._rows(range_)
         if table is not None:
             return [{"rows": split} for split in arrow_splits(table, parallelism)]
-        return [{"partition": _pickled(InputPartition((range_.start, range_.end)))}]
+        between = InputPartition((range_.start, range_.end))
+        return [{"partition": pickled_partition(self._name, between)}]
 
-    def _prefetched(self, range_: OffsetRange) -> pa.Table | None:
+    def split_reader(self) -> SplitReader:
+        with creating(self._name, "simpleStreamReader()"):
+            reader = self._source.simpleStreamReader(schema=self._schema)
+        return PrefetchedReader(PartitionReader(self._source, BetweenOffsets(reader), self._schema))
+
+    def _rows(self, range_: OffsetRange) -> pa.Table | None:
+        """Return the rows of a range if this run has read them."""
         parts: list[pa.Table] = []
         at = range_.start
-        for part in self._read:
+        for part in self._prefetched:
             if part.start == at:
                 parts.append(part.rows)
                 at = part.end
@@ -242,9 +322,9 @@ class SimplePythonStreamSource(_PythonSource):
         return None
 
     def commit(self, end: Offset) -> None:
-        for index, part in enumerate(self._read):
+        for index, part in enumerate(self._prefetched):
             if part.end == end:
-                del self._read[: index + 1]
+                del self._prefetched[: index + 1]
                 break
         super().commit(end)
 
@@ -254,106 +334,3 @@ class _Prefetched:
     start: Offset
     end: Offset
     rows: pa.Table
-
-
-@dataclass(frozen=True)
-class _BetweenOffsets:
-    reader: SimpleDataSourceStreamReader
-
-    def read(self, partition: InputPartition) -> Iterator[Any]:
-        return self.reader.readBetweenOffsets(*partition.value)
-
-
-@dataclass(frozen=True)
-class _SplitReader:
-    """Reads a split in a task: the rows that it carries, or a partition."""
-
-    arrow_splits: bool
-    partitions: PartitionReader
-
-    def __call__(self, split: Split) -> Iterator[pa.RecordBatch]:
-        if not self.arrow_splits:
-            return self.partitions(split)
-        if "rows" in split:
-            return read_arrow_split(split["rows"])
-        return self.partitions(split["partition"])
-
-
-class PartitionReader:
-    """Reads a partition in a task. It is pickled with the user's classes by value."""
-
-    def __init__(self, source: DataSource, reader: Any, schema: StructType) -> None:
-        self._source = source
-        self._reader = reader
-        self._schema = schema
-
-    def __call__(self, split: Split) -> Iterator[pa.RecordBatch]:
-        # Pickled by our own driver.
-        partition = cloudpickle.loads(base64.b64decode(split))
-        rows = self._reader.read(partition)
-        if not isinstance(rows, Iterator):
-            raise SourceError(
-                f"read() of the Python data source {self._source.name()!r} must give an iterator, "
-                f"not {type(rows).__name__}: write yield, or iter(...)",
-                self._source.name(),
-            )
-        return iter(_as_arrow(rows, self._schema, self._source))
-
-    def __reduce__(self) -> Any:
-        parts = (self._source, self._reader, self._schema)
-        return _loaded, (cloudpickle.dumps(parts),)  # type: ignore[no-untyped-call]
-
-
-def _loaded(pickled: bytes) -> PartitionReader:
-    return PartitionReader(*cloudpickle.loads(pickled))
-
-
-def _as_arrow(
-    rows: Iterator[Any], schema: StructType, source: DataSource
-) -> Iterator[pa.RecordBatch]:
-    from pyspark.sql.worker.plan_data_source_read import records_to_arrow_batches
-
-    yield from records_to_arrow_batches(rows, ROWS_PER_ARROW_BATCH, schema, source)
-
-
-def _pickled(partition: InputPartition) -> Split:
-    return base64.b64encode(cloudpickle.dumps(partition)).decode("ascii")  # type: ignore[no-untyped-call]
-
-
-def _checked_offset(name: str, offset: Any) -> Offset:
-    """Return the offset as it will come back from the log."""
-    try:
-        if isinstance(offset, dict):
-            return json.loads(json.dumps(offset))
-        problem = "not a dictionary"
-    except (TypeError, ValueError) as error:
-        problem = str(error)
-    raise SourceError(
-        f"an offset of the Python data source {name!r} must be a dictionary of numbers, texts and truth "
-        f"values, not {offset!r:.100} ({problem})",
-        name,
-    )
-
-
-# PySpark's limits: the field that has the number, and the field of ours.
-_LIMIT_FIELDS = {
-    "ReadMaxRows": ("max_rows", "max_records"),
-    "ReadMaxBytes": ("max_bytes", "max_bytes"),
-    "ReadMaxFiles": ("max_files", "max_files"),
-}
-
-
-def _read_limit(default: Any, limit: AdmissionLimit) -> Any:
-    """Return the reader's default limit, made stricter where the query's limit of the same kind is.
-
-    The reader gets no other kind of limit: it need not know them. A batch of everything has no limit.
-    """
-    if limit.everything:
-        from pyspark.sql.streaming.datasource import ReadAllAvailable
-
-        return ReadAllAvailable()
-    field, ours = _LIMIT_FIELDS.get(type(default).__name__, (None, ""))
-    most = getattr(limit, ours, None) if field else None
-    if field is None or most is None:
-        return default
-    return replace(default, **{field: min(getattr(default, field), most)})

@@ -44,6 +44,7 @@ class RateSource(SplitSource):
     """
 
     known_options = frozenset({"rowsPerSecond", "rampUpTime", "numPartitions"})
+    begins_with_batch = True
 
     def __init__(self, options: Mapping[str, str]) -> None:
         read = Options(options, "the rate source")
@@ -67,7 +68,7 @@ class RateSource(SplitSource):
         partitions = "default" if self._partitions is None else self._partitions
         return (
             f"RateStreamV2[rowsPerSecond={self._rows_per_s}, rampUpTimeSeconds={self._ramp_up_s}, "
-            f"numPartitions={partitions}]"
+            f"numPartitions={partitions}"  # Spark's, too, has no bracket at its end
         )
 
     def counts_records(self) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
+from pyspark import SparkContext
 from pyspark.sql.types import StructType
 
 from tidemill.batches.batch import AdmissionLimit, Offset, OffsetRange, RangeSize
@@ -50,7 +51,8 @@ class RateMicroBatchSource(SplitSource):
         return SCHEMA
 
     def description(self) -> str:
-        partitions = "default" if self._partitions is None else self._partitions
+        spark = SparkContext._active_spark_context
+        partitions = self._partitions or (1 if spark is None else spark.defaultParallelism)
         return (
             f"RatePerMicroBatchStream[rowsPerBatch={self._rows}, numPartitions={partitions}, "
             f"startTimestamp={self._start_ms}, advanceMsPerBatch={self._advance_ms}]"

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from tidemill.batches.table_source import SourceFactory, SplitSource
 from tidemill.common.options import Options
-from tidemill.errors import OptionError, SourceError
+from tidemill.errors import OptionError, SetupError, SourceError
 from tidemill.spark.files.file_formats import FILE_FORMATS
 
 if TYPE_CHECKING:
@@ -26,11 +26,14 @@ _BUILT_IN = {
     "rate": "tidemill.sources.rate:RateSource",
     "rate-micro-batch": "tidemill.sources.rate_micro_batch:RateMicroBatchSource",
     "socket": "tidemill.sources.socket_lines:SocketLinesSource",
+    "kafka": "tidemill.sources.kafka.source:KafkaSource",
     "memory-stream": "tidemill.sources.memory_stream:memory_stream_source",
 }
+# Packages that only some sources need, and the extra that brings them.
+_EXTRAS = {"confluent_kafka": "kafka"}
 RECEIVER_FORMATS = ("http", "mqtt", "socket-receiver", "raw-socket")
 # Formats that are read in other ways, or not yet: no registered source may take their names.
-_RESERVED = frozenset({*FILE_FORMATS, *RECEIVER_FORMATS, "kafka", "delta"})
+_RESERVED = frozenset({*FILE_FORMATS, *RECEIVER_FORMATS, "delta"})
 
 _lock = threading.Lock()
 _registered: dict[str, SourceFactory] = {}
@@ -79,7 +82,16 @@ def source_named(name: str) -> SourceFactory | None:
         if where is None:
             return None
         module, _, attribute = where.partition(":")
-        factory = getattr(importlib.import_module(module), attribute)
+        try:
+            factory = getattr(importlib.import_module(module), attribute)
+        except ModuleNotFoundError as error:
+            extra = _EXTRAS.get(error.name or "")
+            if extra is None:
+                raise
+            raise SetupError(
+                f"the source {name} needs the package {error.name}: pip install 'tidemill[{extra}]' on the "
+                "driver and on all executors"
+            ) from None
     return _CheckedFactory(name, factory)
 
 

@@ -7,7 +7,8 @@ annotations, and for programs that import them from ``pyspark.sql.streaming``::
 
 What you call is in the modules of this folder: ``attach`` puts ``reader``, ``writer`` and ``query_manager``
 in the place of PySpark's, ``formats`` finds the source of a format, and ``query`` is the handle of a started
-query. The rest is in two rooms::
+query. ``argument_checks`` and ``writer_checks`` refuse what PySpark refuses, with the errors of
+``query_errors``. The rest is in two rooms::
 
     execution/   runs a query
         query_spec, checked_query                   what the writer asked for, and whether it can run

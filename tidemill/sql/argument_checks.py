@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from pyspark.errors import PySparkTypeError, PySparkValueError
@@ -31,6 +32,14 @@ def require_text(name: str, value: Any) -> None:
         raise PySparkValueError(
             errorClass="VALUE_NOT_NON_EMPTY_STR",
             messageParameters={"arg_name": name, "arg_value": str(value)},
+        )
+
+
+def require_source_name(name: str) -> None:
+    """Refuse a name of a source that has anything but letters, digits and underscores."""
+    if not re.fullmatch("[a-zA-Z0-9_]+", name):
+        raise PySparkValueError(
+            errorClass="INVALID_STREAMING_SOURCE_NAME", messageParameters={"source_name": name}
         )
 
 

@@ -31,10 +31,12 @@ def attach(spark: SparkSession) -> SparkSession:
     """
     _require_classic(spark)
     from tidemill.spark.session.patches import SessionHooks, attach_hooks, hooks_of
-    from tidemill.spark.session.session import use_this_python, warn_if_slow
+    from tidemill.spark.session.session import prepare_terminal, use_this_python, warn_if_slow
     from tidemill.sql.query_manager import StreamingQueryManager
     from tidemill.sql.verify.batch_reads import dataframe_for_action
 
+    _require_running(spark)
+    prepare_terminal()
     if hooks_of(spark) is None:
         warn_if_slow(spark.sparkContext)
         use_this_python(spark.sparkContext)
@@ -110,6 +112,16 @@ def _require_classic(spark: SparkSession) -> None:
 
     if not isinstance(spark, SparkSession):
         raise SetupError(f"attach takes a SparkSession, not {type(spark).__name__}")
+
+
+def _require_running(spark: SparkSession) -> None:
+    from tidemill.spark.session.job_properties import is_stopped
+
+    if is_stopped(spark.sparkContext):
+        raise SetupError(
+            "this session's SparkContext has been stopped, and no query could run in it: make a new session, "
+            "with SparkSession.builder.getOrCreate() or tidemill.session(...), and attach that one"
+        )
 
 
 def _reader(spark: SparkSession) -> DataStreamReader:

@@ -6,7 +6,9 @@ source of the session (``spark.dataSource.register``), or to files that Spark re
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, TypedDict
 
 from pyspark.sql import DataFrame, SparkSession
@@ -23,6 +25,7 @@ from tidemill.spark.compiler.placeholder import (
     new_source_id,
     table_placeholder,
 )
+from tidemill.spark.errors.conditions import condition_of_format
 from tidemill.spark.files.file_formats import (
     FILE_FORMATS,
     READ_ONLY_FORMATS,
@@ -31,10 +34,12 @@ from tidemill.spark.files.file_formats import (
 )
 from tidemill.spark.session.python_data_sources import python_data_source
 from tidemill.spark.session.settings import default_format
-from tidemill.sql.query_errors import QueryArgumentError, QuerySourceError
+from tidemill.sql.query_errors import QueryArgumentError, QueryFormatError, QuerySourceError
 from tidemill.sql.rate_options import OF_EVERY_SOURCE, read_backpressure, read_max_rate
 
 if TYPE_CHECKING:
+    from pyspark.sql.datasource import DataSource
+
     from tidemill.batches.table_source import SourceFactory, TableSource
 
 READABLE_FORMATS = (*FILE_FORMATS, *READ_ONLY_FORMATS)
@@ -68,12 +73,12 @@ def open_stream(spark: SparkSession, request: ReadRequest) -> DataFrame:
         return _stream_from_factory(factory, spark, format_name, request)
     is_known_file_format = format_name.lower() in {name.lower() for name in READABLE_FORMATS}
     if not is_known_file_format:
-        factory = _python_data_source_factory(spark, format_name, request)
-        if factory is not None:
-            return _stream_from_factory(factory, spark, format_name, request)
+        data_source = python_data_source(spark, format_name)
+        if data_source is not None:
+            return _stream_of_data_source(data_source, spark, format_name, request)
     if is_known_file_format or is_file_format(spark, format_name):
         return _stream_of_files(spark, format_name, request)
-    raise _unknown_format(format_name)
+    raise _unknown_format(spark, format_name)
 
 
 def open_table(spark: SparkSession, table_name: str, request: ReadRequest) -> DataFrame:
@@ -81,7 +86,7 @@ def open_table(spark: SparkSession, table_name: str, request: ReadRequest) -> Da
     limits = _limits(request.options, f"the table {table_name}")
     source_id = new_source_id()
     table = table_placeholder(
-        spark, source_id, table_name, request.options.without(OF_EVERY_SOURCE)
+        spark, source_id, table_name, request.options.without(OF_EVERY_SOURCE), request.name
     )
     schema, options = table.df.schema, Options(table.options)
     define(
@@ -103,25 +108,61 @@ def _stream_from_factory(
     factory: SourceFactory, spark: SparkSession, format_name: str, request: ReadRequest
 ) -> DataFrame:
     """Return the stream of a source that ``factory`` makes from the reader's options."""
-    what = f"the source {format_name}"
     known = getattr(factory, "known_options", None)
     if known is not None:
+        what = f"the source {format_name}"
         Options(request.options, what).refuse_unknown({*known, *OF_EVERY_SOURCE})
-    limits = _limits(request.options, what)
+    options = _source_options(request)
+    schema = factory(options).schema()
+    _require_same_schema(request.schema, schema, format_name)
+    return _defined_stream(spark, format_name, request, schema, lambda: factory(options))
+
+
+def _stream_of_data_source(
+    data_source: type[DataSource], spark: SparkSession, format_name: str, request: ReadRequest
+) -> DataFrame:
+    """Return the stream of a class that was registered with ``spark.dataSource.register``.
+
+    As in Spark its readers are made when a query starts.
+    """
+    from tidemill.sources.python_data_source import python_source_schema, python_stream_source
+
+    options = _source_options(request)
+    schema = (
+        python_source_schema(data_source, options)
+        if request.schema is None
+        else struct_type(request.schema)
+    )
+    make = partial(python_stream_source, data_source, options, schema)
+    return _defined_stream(spark, format_name, request, schema, make)
+
+
+def _source_options(request: ReadRequest) -> Options:
+    """Return the options for the source itself, with the path that ``load()`` got."""
     options = request.options.without(OF_EVERY_SOURCE)
     if request.path is not None:
         options["path"] = request.path
-    schema = factory(options).schema()
-    _require_same_schema(request.schema, schema, format_name)
+    return options
+
+
+def _defined_stream(
+    spark: SparkSession,
+    format_name: str,
+    request: ReadRequest,
+    schema: StructType,
+    make: Callable[[], TableSource],
+) -> DataFrame:
+    """Return the stream of a source that ``make`` makes for each query."""
+    limits = _limits(request.options, f"the source {format_name}")
     source_id = new_source_id()
-    df = empty_placeholder(spark, source_id, schema)
+    df = empty_placeholder(spark, source_id, schema, request.name)
     define(
         source_id,
         SourceDefinition(
             format_name,
             schema,
-            options,
-            lambda: factory(options),
+            _source_options(request),
+            make,
             path=request.path,
             name=request.name,
             **limits,
@@ -154,6 +195,7 @@ def _stream_of_files(spark: SparkSession, format_name: str, request: ReadRequest
         request.schema,
         options.without(NOT_FOR_SPARK),
         request.path,
+        request.name,
     )
     schema = df.schema
     define(
@@ -183,19 +225,6 @@ def _with_schema(factory: SourceFactory, schema: StructType | str | None) -> Sou
     """Give a receiver the columns that the reader asks for. Other sources have columns of their own."""
     with_schema = getattr(factory, "with_schema", None)
     return factory if schema is None or with_schema is None else with_schema(schema)
-
-
-def _python_data_source_factory(
-    spark: SparkSession, format_name: str, request: ReadRequest
-) -> SourceFactory | None:
-    """Return a factory for a Python data source registered with ``spark.dataSource.register``, or None."""
-    data_source = python_data_source(spark, format_name)
-    if data_source is None:
-        return None
-    from tidemill.sources.python_data_source import python_stream_source
-
-    schema = None if request.schema is None else struct_type(request.schema)
-    return lambda options: python_stream_source(data_source, options, schema)
 
 
 def _require_parse_mode(options: Options, what: str) -> None:
@@ -235,13 +264,15 @@ def _require_same_schema(
         )
 
 
-def _unknown_format(format_name: str) -> QueryArgumentError:
+def _unknown_format(spark: SparkSession, format_name: str) -> QueryFormatError:
     from tidemill.sources.registry import RECEIVER_FORMATS, names
 
     known = sorted({*READABLE_FORMATS, *RECEIVER_FORMATS, *names()})
     hint = did_you_mean(format_name, known)
-    return QueryArgumentError(
+    error = QueryFormatError(
         f"there is no format {format_name!r} to read a stream from.{hint} There are {', '.join(known)}; "
         "tidemill.register_source(name, factory) adds another",
         option="format",
     )
+    error.spark_condition = condition_of_format(spark, format_name)
+    return error

@@ -9,11 +9,16 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery as PySparkStreamingQuery
 
+from tidemill.failures.failure_log import FAILURES
+from tidemill.spark.errors.failures import whole_trace
 from tidemill.sql.argument_checks import require_timeout
 from tidemill.sql.query_errors import QueryFailedError, text_of
 
@@ -74,6 +79,17 @@ class QueryExecution(Protocol):
     def stop(self, graceful: bool, timeout_s: float | None) -> None:
         """End the query and wait for it, or raise ``StopTimeoutError`` after ``timeout_s``. Idempotent."""
 
+    def finish(self, timeout_s: float | None) -> None:
+        """End the query after the batch that runs now, and wait as :meth:`stop` does."""
+
+    @property
+    def running_batch(self) -> int | None:
+        """The id of the batch that runs now, or None. Never waits for a lock."""
+
+    @property
+    def failed_batch(self) -> int | None:
+        """The id of the batch that has ended the query by its error, or None."""
+
     def explain(self, extended: bool) -> str: ...
 
     def verify(self) -> Verification:
@@ -83,9 +99,15 @@ class QueryExecution(Protocol):
 class StreamingQuery(PySparkStreamingQuery):
     """Controls a query that ``df.writeStream.start()`` has started. All methods are thread-safe."""
 
-    def __init__(self, execution: QueryExecution) -> None:
+    def __init__(self, execution: QueryExecution, remedy: str = "") -> None:
         self._execution = execution
+        # What its next start does after a failure.
+        self._remedy = remedy
+        # True if it could not start: the caller has the error, and nothing has run that could be traced.
+        self._is_refused = False
         self._failure: QueryFailedError | None = None
+        self._lock = threading.RLock()
+        self._waiting_threads = 0
 
     @property
     def id(self) -> str:
@@ -112,7 +134,8 @@ class StreamingQuery(PySparkStreamingQuery):
         With a timeout, return True if the query has ended and False if it still runs.
         """
         require_timeout(timeout)
-        ended = self._execution.await_termination(timeout)
+        with self._awaited():
+            ended = self._execution.await_termination(timeout)
         if ended:
             self._raise_failure()
         return None if timeout is None else ended
@@ -138,7 +161,8 @@ class StreamingQuery(PySparkStreamingQuery):
         Batches run at once, one after the other, without waiting for the trigger's interval or for a manual
         clock to move.
         """
-        self._execution.process_all_available()
+        with self._awaited():
+            self._execution.process_all_available()
         self._raise_failure()
 
     def stop(self, graceful: bool = False, timeout: float | None = None) -> None:
@@ -158,15 +182,17 @@ class StreamingQuery(PySparkStreamingQuery):
         error = self._execution.exception()
         if error is None:
             return None
-        if self._failure is None or self._failure.cause is not error:
-            self._failure = QueryFailedError(
-                text_of(error),
-                query_id=self.id,
-                run_id=self.runId,
-                query_name=self.name,
-                cause=error,
-            )
-        return self._failure
+        with self._lock:
+            if self._failure is None or self._failure.cause is not error:
+                self._failure = QueryFailedError(
+                    text_of(error, self._execution.failed_batch),
+                    query_id=self.id,
+                    run_id=self.runId,
+                    query_name=self.name,
+                    cause=error,
+                    closing="" if self._is_refused else self._closing(error),
+                )
+            return self._failure
 
     def verify(self) -> Verification:
         """Run the query as a batch over everything it has consumed, and compare with the stream's result."""
@@ -175,7 +201,42 @@ class StreamingQuery(PySparkStreamingQuery):
     def _raise_failure(self) -> None:
         failure = self.exception()
         if failure is not None:
-            raise failure from failure.cause
+            # Each raise adds its frames to an error: a program that polls would collect them for ever.
+            raise failure.with_traceback(None) from None
+
+    def _closing(self, error: BaseException) -> str:
+        """Write the whole trace to the log. Return what the next start does, and where the trace is."""
+        where = FAILURES.write(f"{self._title} failed", whole_trace(error))
+        return f"{self._remedy}\n{where}".strip()
+
+    def _finish(self, timeout: float | None) -> None:
+        """End the query after the batch that runs now."""
+        self._execution.finish(timeout)
+
+    @property
+    def _running_batch(self) -> str | None:
+        """The batch that runs now, as ``batch 7 of the query 'prices'``."""
+        number = self._execution.running_batch
+        return None if number is None else f"batch {number} of {self._title}"
+
+    @property
+    def _title(self) -> str:
+        return f"the query {self.name!r}" if self.name else f"the query {self.id}"
+
+    @property
+    def _is_awaited(self) -> bool:
+        """True while a thread waits for the query, and so hears of its failure."""
+        return self._waiting_threads > 0
+
+    @contextmanager
+    def _awaited(self) -> Iterator[None]:
+        with self._lock:
+            self._waiting_threads += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._waiting_threads -= 1
 
     def __repr__(self) -> str:
         named = f" {self.name!r}" if self.name else ""

@@ -18,8 +18,12 @@ from tidemill.common.clock import Clock, SystemClock
 from tidemill.common.config import LISTENER_QUEUE_CAPACITY
 from tidemill.common.options import Options
 from tidemill.common.output_modes import APPEND
+from tidemill.failures.failed_streams import note_failure, note_restart
+from tidemill.failures.failure_log import without_secrets
 from tidemill.progress.listener_bus import ListenerBus
 from tidemill.progress.query_events import query_started, query_terminated
+from tidemill.spark.errors.conditions import condition_of
+from tidemill.spark.errors.failures import headline
 from tidemill.spark.session.job_properties import require_pinned_threads
 from tidemill.sql.argument_checks import require_timeout, wrong_type
 from tidemill.sql.execution.checkpoint import location as checkpoint_location
@@ -28,7 +32,7 @@ from tidemill.sql.execution.query_shutdown import QueryShutdown
 from tidemill.sql.execution.query_spec import QuerySpec
 from tidemill.sql.execution.triggers import ProcessingTime, Trigger
 from tidemill.sql.query import QueryExecution, StreamingQuery
-from tidemill.sql.query_errors import QueryArgumentError, QueryFailedError, condition_of
+from tidemill.sql.query_errors import QueryArgumentError, QueryFailedError, text_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -113,7 +117,12 @@ class StreamingQueryManager(PySparkStreamingQueryManager):
         # For awaitAnyTermination: whether a query has ended since the last reset, and its error.
         self._any_ended = False
         self._failure: QueryFailedError | None = None
-        self._shutdown = QueryShutdown(spark, lambda: self.active)
+        self._waiting_threads = 0
+        # How many queries have ended, and their failures are not logged yet.
+        self._unreported = 0
+        self._shutdown = QueryShutdown(
+            spark, lambda: self.active, self._has_checkpoint, self._wait_for_reports
+        )
 
     # -- for users ---------------------------------------------------------------------------------
 
@@ -139,10 +148,14 @@ class StreamingQueryManager(PySparkStreamingQueryManager):
         """
         require_timeout(timeout, zero_allowed=True)
         with self._changed:
-            ended = self._changed.wait_for(lambda: self._any_ended, timeout)
+            self._waiting_threads += 1
+            try:
+                ended = self._changed.wait_for(lambda: self._any_ended, timeout)
+            finally:
+                self._waiting_threads -= 1
             failure = self._failure
         if ended and failure is not None:
-            raise failure from failure.cause
+            raise failure.with_traceback(None) from None
         return None if timeout is None else ended
 
     def resetTerminated(self) -> None:
@@ -160,6 +173,9 @@ class StreamingQueryManager(PySparkStreamingQueryManager):
         self._bus.add_listener(listener)
 
     def removeListener(self, listener: StreamingQueryListener) -> None:
+        """Tell the listener nothing more. One that was never added is no error."""
+        if not isinstance(listener, StreamingQueryListener):
+            raise wrong_type("listener", "StreamingQueryListener", listener)
         self._bus.remove_listener(listener)
 
     # -- for writers -------------------------------------------------------------------------------
@@ -210,7 +226,7 @@ class StreamingQueryManager(PySparkStreamingQueryManager):
         except BaseException:
             self._release(name, location, lock_keys, failed=False)
             raise
-        query = StreamingQuery(execution)
+        query = StreamingQuery(execution, checkpoint_location.remedy(location))
         self._start_bus()
         self._shutdown.query_starts()
         with self._changed:  # 4
@@ -220,8 +236,10 @@ class StreamingQueryManager(PySparkStreamingQueryManager):
             with checkpoint_location.explained_errors(location):
                 execution.start()  # 5
         except BaseException as error:
+            query._is_refused = True
             self._end(execution, error)
             raise
+        note_restart(f"{query._title} failed")
         return query
 
     def stop_all(self) -> None:
@@ -290,20 +308,53 @@ class StreamingQueryManager(PySparkStreamingQueryManager):
         """Release and announce a query that has ended or, by ``start_error``, did not start. Idempotent."""
         with self._changed:
             ended = self._active.pop(execution.run_id, None)
-        if ended is None:
-            return
-        failure = ended.query.exception()
+            if ended is None:
+                return
+            self._unreported += 1
+        try:
+            failure = ended.query.exception()
+            if failure is not None and start_error is None:
+                self._report(ended.query, failure)
+        finally:
+            with self._changed:
+                self._unreported -= 1
+                self._changed.notify_all()
         error: BaseException | None = start_error if failure is None else failure
-        self._release(execution.name, ended.location, ended.lock_keys, failed=error is not None)
+        # Of a query that was refused there is nothing to look into.
+        failed = error is not None and start_error is None
+        self._release(execution.name, ended.location, ended.lock_keys, failed)
         self._shutdown.query_ended()
-        condition = None if error is None else condition_of(error)
+        cause = error.cause if isinstance(error, QueryFailedError) else error
+        condition = None if cause is None else condition_of(cause)
         self._bus.post(query_terminated(execution.id, execution.run_id, error, condition))
+        if start_error is not None:
+            return  # start() raises it, once and for all: nobody has waited for such a query
         with self._changed:
             # A query that ended without an error does not hide one that failed before.
             if not self._any_ended or failure is not None:
                 self._failure = failure
             self._any_ended = True
             self._changed.notify_all()
+
+    def _has_checkpoint(self, query: StreamingQuery) -> bool:
+        active = self._active.get(query.runId)
+        return active is not None and not active.location.is_temporary
+
+    def _wait_for_reports(self) -> bool:
+        with self._changed:
+            return self._changed.wait_for(lambda: self._unreported == 0, LISTENERS_TIMEOUT_S)
+
+    def _report(self, query: StreamingQuery, failure: QueryFailedError) -> None:
+        """Log a failure once: whole if nobody waits for the query, else in a line, because it is raised."""
+        note_failure(f"{query._title} failed")
+        if query._is_awaited or self._waiting_threads:
+            logger.error(
+                "%s has failed, and whoever waits for it gets the error: %s",
+                query._title,
+                without_secrets(headline(text_of(failure.cause))),
+            )
+        else:
+            logger.error("%s has failed:\n%s", query._title, without_secrets(str(failure)))
 
     def _release(
         self,

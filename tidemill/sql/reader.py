@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any
 
-from pyspark.errors import PySparkValueError
 from pyspark.sql.streaming.readwriter import DataStreamReader as PySparkDataStreamReader
 from pyspark.sql.types import StructType
 from pyspark.sql.utils import to_str
 
 from tidemill.common.options import Options
 from tidemill.errors import UnsupportedError
-from tidemill.sql.argument_checks import require_str, require_text, wrong_type
+from tidemill.spark.errors.conditions import parse_schema
+from tidemill.sql.argument_checks import (
+    require_source_name,
+    require_str,
+    require_text,
+    wrong_type,
+)
 from tidemill.sql.formats import ReadRequest, open_stream, open_table
-from tidemill.sql.query_errors import QueryArgumentError, raised_as_pyspark
+from tidemill.sql.query_errors import QueryArgumentError, QueryOptionError, raised_as_pyspark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -46,7 +50,7 @@ class DataStreamReader(PySparkDataStreamReader):
         self._spark = spark
         self._format: str | None = None
         self._schema: StructType | str | None = None
-        self._options = Options(error=QueryArgumentError)
+        self._options = Options(error=QueryOptionError)
         self._name: str | None = None
         # PySpark's csv(), json(), ... set their options with option() and then call a method of this.
         self._jreader = _FileShortcuts(self)
@@ -56,18 +60,22 @@ class DataStreamReader(PySparkDataStreamReader):
         return df
 
     def format(self, source: str) -> DataStreamReader:
+        """Choose what to read. None is the format of ``spark.sql.sources.default``."""
+        if source is not None:
+            require_str("source", source)
         self._format = source
         return self
 
     def schema(self, schema: StructType | str) -> DataStreamReader:
         if isinstance(schema, str):
-            StructType.fromDDL(schema)  # raises a syntax error here, not at load()
+            parse_schema(schema)  # raises a syntax error here, not at load()
         elif not isinstance(schema, StructType):
             raise wrong_type("schema", "str or struct type", schema)
         self._schema = schema
         return self
 
     def option(self, key: str, value: OptionalPrimitiveType) -> DataStreamReader:
+        require_str("key", key)
         text = to_str(value)
         if text is not None:
             self._options[key] = text
@@ -79,12 +87,13 @@ class DataStreamReader(PySparkDataStreamReader):
         return self
 
     def name(self, source_name: str) -> DataStreamReader:
-        """Name the source: the checkpoint knows it by this name, however else the query changes."""
+        """Name the source: the checkpoint knows it by this name, however else the query changes.
+
+        Spark takes names only with ``spark.sql.streaming.queryEvolution.enableSourceEvolution``, and then
+        asks every source for one; Tidemill takes them always.
+        """
         require_str("source_name", source_name)
-        if not re.fullmatch("[a-zA-Z0-9_]+", source_name):
-            raise PySparkValueError(
-                f"the name of a source has letters, digits and underscores only, not {source_name!r}"
-            )
+        require_source_name(source_name)
         self._name = source_name
         return self
 
@@ -115,10 +124,14 @@ class DataStreamReader(PySparkDataStreamReader):
     def changes(self, tableName: str) -> DataFrame:
         """Refuse the call: only catalogs that Tidemill does not read know the changes of a table."""
         require_str("tableName", tableName)
-        raise UnsupportedError(
-            f"the changes of the table {tableName} cannot be read here: readStream.table({tableName!r}) "
-            "reads the rows that are added to it"
-        )
+        with raised_as_pyspark():
+            PySparkDataStreamReader(self._spark).changes(
+                tableName
+            )  # Spark's own error, if it has one
+            raise UnsupportedError(
+                f"the changes of the table {tableName} cannot be read here: "
+                f"readStream.table({tableName!r}) reads the rows that are added to it"
+            )
 
     def _request(self, path: str | None) -> ReadRequest:
         return ReadRequest(self._format, self._schema, Options(self._options), path, self._name)
@@ -130,20 +143,27 @@ class _FileShortcuts:
     def __init__(self, reader: DataStreamReader) -> None:
         self._reader = reader
 
+    def _load(self, path: str, format: str) -> DataFrame:
+        if not path.strip():  # which PySpark refuses in load(path), and Spark itself here
+            raise QueryArgumentError(
+                f"{format}({path!r}) names no directory: give one that has the files", option="path"
+            )
+        return self._reader.load(path, format=format)
+
     def json(self, path: str) -> DataFrame:
-        return self._reader.load(path, format="json")
+        return self._load(path, "json")
 
     def orc(self, path: str) -> DataFrame:
-        return self._reader.load(path, format="orc")
+        return self._load(path, "orc")
 
     def parquet(self, path: str) -> DataFrame:
-        return self._reader.load(path, format="parquet")
+        return self._load(path, "parquet")
 
     def text(self, path: str) -> DataFrame:
-        return self._reader.load(path, format="text")
+        return self._load(path, "text")
 
     def csv(self, path: str) -> DataFrame:
-        return self._reader.load(path, format="csv")
+        return self._load(path, "csv")
 
     def xml(self, path: str) -> DataFrame:
-        return self._reader.load(path, format="xml")
+        return self._load(path, "xml")

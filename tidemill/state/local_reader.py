@@ -63,6 +63,8 @@ class LocalReader:
         self.version: str | None = None if name is None else bytes(name).decode()
         # The number of change files applied since the last snapshot, or since the beginning.
         self.change_files = int(bytes(txn.get(CHANGES, b"0", db=meta)))
+        # False if the version had to be read from the checkpoint directory first.
+        self.was_local = True
 
     def get_many(self, keys: Iterable[bytes]) -> dict[bytes, Record]:
         """Return the records of the keys that exist, by key."""
@@ -124,3 +126,10 @@ class LocalReader:
     @property
     def key_count(self) -> int:
         return int(self._txn.stat(self._data)["entries"])
+
+    @property
+    def byte_count(self) -> int:
+        """The bytes of the pages that the records take on disk, and in memory while they are read."""
+        stat = self._txn.stat(self._data)
+        pages = stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]
+        return int(stat["psize"] * pages)

@@ -27,7 +27,9 @@ from tidemill.state.local_reader import Chunk, LocalReader
 from tidemill.state.local_store import discard_local_store, local_store, scratch_store
 from tidemill.state.packing import IntArray
 from tidemill.state.partition_files import PartitionFiles, new_version
+from tidemill.state.reports import StateWork
 from tidemill.state.state_file import Record, StateFileWriter
+from tidemill.state.stopwatch import Stopwatch
 
 
 def local_folder_of(stream_id: str) -> str:
@@ -139,7 +141,7 @@ class StateTransaction:
 
 @contextmanager
 def reading(state: OperatorState, partition: int, version: str | None) -> Iterator[LocalReader]:
-    """Open a view of exactly that version.
+    """Open a view of exactly that version. Its ``was_local`` says whether it was here already.
 
     IF the local store has the version, or can be brought to it, read it there. ELSE the store is broken, or
     already further because an old batch is computed again: build the version in a store for one use.
@@ -148,6 +150,8 @@ def reading(state: OperatorState, partition: int, version: str | None) -> Iterat
     path = state.local_path(partition)
     store = local_store(path, state.timed)
     try:
+        with store.reading() as before:
+            was_local = version is None or before.version is not None
         caught_up = store.catch_up(files, version)
     except lmdb.Error as error:
         discard_local_store(path, error)
@@ -155,11 +159,13 @@ def reading(state: OperatorState, partition: int, version: str | None) -> Iterat
     if caught_up:
         with store.reading() as reader:
             if reader.version == version:
+                reader.was_local = was_local
                 yield reader
                 return
     with scratch_store(state.local_folder(), state.timed) as scratch:
         scratch.catch_up(files, version)
         with scratch.reading() as reader:
+            reader.was_local = False
             yield reader
 
 
@@ -171,6 +177,20 @@ class StateAttempt:
         self.written: WrittenVersion | None = None
         self.keys_before = reader.key_count
         self.transaction: StateTransaction
+        self.updating = Stopwatch()
+        self.removing = Stopwatch()
+        self.committing = Stopwatch()
+        self._state_bytes = reader.byte_count
+        self._was_local = reader.was_local
+
+    def work(self) -> StateWork:
+        return StateWork(
+            self.updating.ms,
+            self.removing.ms,
+            self.committing.ms,
+            self._state_bytes,
+            self._was_local,
+        )
 
 
 @contextmanager
@@ -206,7 +226,8 @@ def attempt(
                 if skip_unchanged:
                     return
                 writer = open_writer()
-            size = writer.finish()
+            with result.committing:
+                size = writer.finish()
             fault_point("state.before-version")
         # 3
         fault_point("state.after-version")

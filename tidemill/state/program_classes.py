@@ -5,6 +5,8 @@ state as they were when the value was written. A new version of the program woul
 its own class would not be the class of the value. So a value that is read gets the class of the running
 program that has the same module and name. If the program has none any more, or two of them, the value keeps
 the class it was written with.
+
+A class goes by its own name alone, because cloudpickle keeps no other: ``Outer.Row`` is a ``Row``.
 """
 
 from __future__ import annotations

@@ -31,6 +31,21 @@ class ReportsParam(AccumulatorParam["Reports"]):
 
 
 @dataclass(frozen=True)
+class StateWork:
+    """How long a task worked on a partition of state, and what it found there.
+
+    ``was_local`` says whether the executor had the previous version, or only needed the last batch's
+    changes for it.
+    """
+
+    update_ms: int = 0
+    removal_ms: int = 0
+    commit_ms: int = 0
+    state_bytes: int = 0
+    was_local: bool = True
+
+
+@dataclass(frozen=True)
 class StateReport:
     """A task's report about one partition of a structured query's state.
 
@@ -46,6 +61,9 @@ class StateReport:
     bytes_written: int
     changes_before: int = 0
     rows_duplicate: int = 0
+    # How many rows of the batch were late: an aggregation sees several of them as one.
+    late_rows: int = 0
+    work: StateWork = StateWork()
 
 
 @dataclass(frozen=True)
@@ -54,6 +72,7 @@ class RestoreReport:
 
     rows_dropped_late: int
     keys_found: int
+    late_rows: int = 0
 
 
 def restore_of(operator: str) -> str:
@@ -102,6 +121,7 @@ def take_state_reports(
             mine[partition] = replace(
                 mine[partition],
                 rows_dropped_late=first.rows_dropped_late,
+                late_rows=first.late_rows,
                 # The second step counts all keys as new.
                 keys_total=mine[partition].keys_total - first.keys_found,
             )

@@ -11,7 +11,8 @@ from tidemill.batches.durable import holds_program
 from tidemill.checkpoint.program_file import read_header
 from tidemill.checkpoint.storage import open_storage
 from tidemill.common.clock import Clock
-from tidemill.errors import OptionError, ProgramError, UnsupportedError
+from tidemill.common.paths import checkpoint_location
+from tidemill.errors import OptionError, ProgramError, UnsupportedError, WrongTypeError
 from tidemill.streaming.dstream import DStream
 from tidemill.streaming.graph.transformations import TransformedNode
 from tidemill.streaming.inputs import InputStreams
@@ -21,13 +22,14 @@ from tidemill.streaming.program.program_header import spark_context_for
 from tidemill.streaming.program.resume_point import ResumePoint
 from tidemill.streaming.program.stream_start import StreamStart
 from tidemill.streaming.program.upgrade import OperatorRenames
+from tidemill.streaming.pyspark_parts import NotHere, PySparkStreamingContext
 
 __all__ = ["StreamingContext", "StreamingContextState"]
 
 T = TypeVar("T")
 
 
-class StreamingContext(InputStreams):
+class StreamingContext(InputStreams, PySparkStreamingContext):
     """Cuts streams into batches and runs every batch on Spark.
 
     ::
@@ -44,6 +46,12 @@ class StreamingContext(InputStreams):
         clock: the clock that batches follow; a ``ManualClock`` in tests.
     """
 
+    _check_serializers = NotHere()
+    _ensure_initialized = NotHere()
+    _initialize_context = NotHere()
+    _jduration = NotHere()
+    _transformerSerializer = NotHere()
+
     def __init__(
         self,
         sparkContext: SparkContext,
@@ -57,9 +65,10 @@ class StreamingContext(InputStreams):
                 "Tidemill's StreamingContext has no Java context to wrap: leave out jssc"
             )
         if not isinstance(sparkContext, SparkContext):
-            raise TypeError(
+            raise WrongTypeError(
                 f"sparkContext must be a SparkContext, not {type(sparkContext).__name__}; "
-                "a SparkSession has one as its .sparkContext"
+                "a SparkSession has one as its .sparkContext",
+                "sparkContext",
             )
         if batchDuration is None:
             raise OptionError(
@@ -88,6 +97,7 @@ class StreamingContext(InputStreams):
         of the old one, by the names of its operators (:meth:`DStream.setName`).
         ``upgrade={"old": "new", "gone": None}`` renames and drops operators.
         """
+        checkpoint_location(checkpointPath, "checkpointPath")
         refuse_spark_checkpoint(checkpointPath)
         if upgrade and (header := read_header(open_storage(checkpointPath))) is not None:
             ssc = setupFunc()
@@ -133,8 +143,16 @@ class StreamingContext(InputStreams):
         self, dstreams: list[DStream[Any]], transformFunc: Callable[..., RDD[T]]
     ) -> DStream[T]:
         """Apply ``transformFunc`` to a tuple of RDDs, one of each stream, in every batch."""
+        if dstreams is None:
+            raise WrongTypeError("transform needs a list of DStreams, not None", "dstreams")
         if not dstreams:
             raise OptionError("transform needs at least one DStream", "dstreams")
+        for stream in dstreams:
+            if stream._node.graph is not self._graph:
+                raise ProgramError(
+                    "DStreams of different StreamingContexts cannot be combined: make them all from one",
+                    str(stream._node.site),
+                )
         _require_same_slide(dstreams)
 
         def func(_: int, *rdds: RDD[Any]) -> RDD[T]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from datetime import datetime
 from operator import add
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 from pyspark import RDD, StorageLevel
@@ -32,8 +32,14 @@ from tidemill.streaming.graph.transformations import (
 from tidemill.streaming.graph.update_state import UpdateState
 from tidemill.streaming.lifecycle import StreamLifecycle
 from tidemill.streaming.pair_operations import PairOperations
+from tidemill.streaming.pyspark_parts import NotHere, PySparkDStream
 from tidemill.streaming.state_spec import StateSpec
-from tidemill.streaming.util import TransformFunction, require_partitions, with_time
+from tidemill.streaming.util import (
+    TransformFunction,
+    require_partitions,
+    require_storage_level,
+    with_time,
+)
 from tidemill.streaming.window_operations import WindowOperations
 from tidemill.tasks.combine_step import Combiner
 from tidemill.tasks.record_steps import (
@@ -53,7 +59,9 @@ U = TypeVar("U")
 V = TypeVar("V")
 
 
-class DStream(PairOperations["DStream[Any]"], WindowOperations["DStream[Any]"], Generic[T_co]):
+class DStream(
+    PairOperations["DStream[Any]"], WindowOperations["DStream[Any]"], PySparkDStream[T_co]
+):
     """A sequence of RDDs, one for each batch, and the operations on all of them.
 
     A program never makes one: it gets it from a ``StreamingContext`` or from an operation on another
@@ -63,6 +71,9 @@ class DStream(PairOperations["DStream[Any]"], WindowOperations["DStream[Any]"], 
     Operations on streams of pairs are in ``pair_operations.py``, those over windows in
     ``window_operations.py``.
     """
+
+    _jtime = NotHere()
+    _validate_window_param = NotHere()
 
     def __init__(
         self, jdstream: DStreamNode, ssc: StreamLifecycle, jrdd_deserializer: Any = None
@@ -198,7 +209,8 @@ class DStream(PairOperations["DStream[Any]"], WindowOperations["DStream[Any]"], 
 
         In every batch ``updateFunc(new values, state or None)`` is called for each key that has new
         values or a state. It returns the key's new state, or None to end it. The stream has the
-        states of all keys. Needs a checkpoint directory.
+        states of all keys. Needs a directory: ``StreamingContext.checkpoint``, or
+        ``SparkContext.setCheckpointDir`` for state that ends with the stream.
         """
         if not callable(updateFunc):
             raise OptionError(
@@ -246,7 +258,7 @@ class DStream(PairOperations["DStream[Any]"], WindowOperations["DStream[Any]"], 
         Without a name it has a number. A name stays right when a new version of the program has more
         streams, or has them in another order: ``getOrCreate(..., upgrade=True)`` goes by names.
         """
-        self._node.graph.refuse_change_after_start()
+        self._node.graph.refuse_change_after_start("a stream cannot be named")
         if not isinstance(name, str) or not name:
             raise OptionError(f"the name of a stream must be a text, not {name!r}", "name")
         if name in (".", "..") or len(quote(name, safe="")) > 200:
@@ -262,14 +274,17 @@ class DStream(PairOperations["DStream[Any]"], WindowOperations["DStream[Any]"], 
 
     def persist(self: DStream[T], storageLevel: StorageLevel) -> DStream[T]:
         """Keep each batch's RDD at ``storageLevel`` for as long as the stream can need it."""
-        self._node.graph.refuse_change_after_start()
+        require_storage_level(storageLevel)
+        self._node.graph.refuse_change_after_start("the storage level of a stream cannot change")
         self.is_cached = True
         self._node.storage_level = storageLevel
         return self
 
     def checkpoint(self: DStream[T], interval: float) -> DStream[T]:
         """Write the RDDs of every ``interval`` seconds to the context's checkpoint directory."""
-        self._node.graph.refuse_change_after_start()
+        self._node.graph.refuse_change_after_start(
+            "the checkpoint interval of a stream cannot change"
+        )
         self.is_checkpointed = True
         self._node.checkpoint_ms = duration_ms(interval, "interval")
         return self

@@ -10,7 +10,7 @@ from pyspark import RDD, SparkContext, StorageLevel
 from tidemill.batches.batch import UNLIMITED
 from tidemill.batches.source import RecordSource
 from tidemill.common.config import FILE_MIN_REMEMBER_MS
-from tidemill.errors import OptionError
+from tidemill.errors import OptionError, WrongTypeError
 from tidemill.receivers.connectors.socket_receiver import RawSocketReceiver, SocketReceiver
 from tidemill.receivers.receiver import Receiver
 from tidemill.receivers.record_source import ReceiverSourceFactory
@@ -19,6 +19,7 @@ from tidemill.sources.files.record_readers import DirectorySourceFactory
 from tidemill.sources.queue import QueueSource, QueueSourceFactory, queue_entry
 from tidemill.streaming.dstream import DStream
 from tidemill.streaming.lifecycle import StreamLifecycle
+from tidemill.streaming.util import require_storage_level
 
 T = TypeVar("T")
 
@@ -37,6 +38,10 @@ class InputStreams(StreamLifecycle):
         A batch that finds the queue empty gets ``default``, or nothing. The queue is copied, so later
         changes to it have no effect.
         """
+        if not isinstance(oneAtATime, bool):
+            raise WrongTypeError(
+                f"oneAtATime must be True or False, not {oneAtATime!r}", "oneAtATime"
+            )
         entries = QueueSource.entries_of(rdds)
         empty = None if default is None else queue_entry(default, "the default")
         return self._input(QueueSourceFactory(entries, oneAtATime, empty))
@@ -68,7 +73,8 @@ class InputStreams(StreamLifecycle):
 
         The receiver connects again when the connection ends or cannot be made.
         """
-        return self.receiverStream(SocketReceiver(hostname, port, storageLevel=storageLevel))
+        level = require_storage_level(storageLevel)
+        return self.receiverStream(SocketReceiver(hostname, port, storageLevel=level))
 
     def socketStream(
         self,
@@ -82,7 +88,8 @@ class InputStreams(StreamLifecycle):
             raise OptionError(
                 f"the converter of socketStream must be a function, not {converter!r}", "converter"
             )
-        return self.receiverStream(SocketReceiver(hostname, port, converter, storageLevel))
+        level = require_storage_level(storageLevel)
+        return self.receiverStream(SocketReceiver(hostname, port, converter, level))
 
     def rawSocketStream(
         self,
@@ -91,7 +98,8 @@ class InputStreams(StreamLifecycle):
         storageLevel: StorageLevel = StorageLevel.MEMORY_AND_DISK_2,
     ) -> DStream[bytes]:
         """Read byte strings that a TCP server sends, each after its length in four bytes, big-endian."""
-        return self.receiverStream(RawSocketReceiver(hostname, port, storageLevel))
+        level = require_storage_level(storageLevel)
+        return self.receiverStream(RawSocketReceiver(hostname, port, level))
 
     def receiverStream(self, receiver: Receiver) -> DStream[Any]:
         """Read the records that ``receiver`` stores: an instance of a subclass of ``Receiver``."""

@@ -4,10 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
+from tidemill.errors import WrongTypeError
+from tidemill.streaming.pyspark_parts import PySparkStreamingListener
+
 __all__ = ["StreamingListener"]
 
 
-class StreamingListener:
+def require_listener(listener: Any) -> None:
+    """Raise if ``listener`` would hear of nothing: it has none of the methods of a listener."""
+    methods = [name for name in vars(StreamingListener) if name.startswith("on")]
+    if not any(callable(getattr(listener, name, None)) for name in methods):
+        raise WrongTypeError(
+            f"a listener must be an instance of a subclass of StreamingListener, not {listener!r:.100}",
+            "streamingListener",
+        )
+
+
+class StreamingListener(PySparkStreamingListener):
     """Hears of batches, output operations and receivers. Subclass it, and override what you want to see.
 
     Give an instance to ``addStreamingListener``.

@@ -9,10 +9,10 @@ from datetime import datetime
 from types import FunctionType
 from typing import Any
 
-from pyspark import RDD, SparkContext
+from pyspark import RDD, SparkContext, StorageLevel
 
 from tidemill.common.times import to_datetime, to_ms
-from tidemill.errors import ArityError, OptionError
+from tidemill.errors import ArityError, OptionError, WrongTypeError
 
 __all__ = ["TransformFunction", "TransformFunctionSerializer", "rddToFileName"]
 
@@ -115,6 +115,15 @@ def require_partitions(number: int) -> int:
     return number
 
 
+def require_storage_level(level: StorageLevel) -> StorageLevel:
+    """Return ``level`` if it is a storage level."""
+    if not isinstance(level, StorageLevel):
+        raise WrongTypeError(
+            f"storageLevel must be of type pyspark.StorageLevel, not {level!r:.100}", "storageLevel"
+        )
+    return level
+
+
 def chosen_partitions(number: int | None) -> int | None:
     """Return the number of partitions that the user asked for; None if the batch decides."""
     return None if number is None else require_partitions(number)
@@ -127,7 +136,7 @@ def with_time(func: Callable[..., Any], rdds: int, method: str) -> Callable[...,
     arguments = positional_arguments(func)
     if arguments == rdds:
         return lambda _, *args: func(*args)
-    if arguments == rdds + 1:
+    if arguments == rdds + 1 or (arguments > rdds + 1 >= _without_defaults(func)):
         return func
     what = "one RDD" if rdds == 1 else f"{rdds} RDDs"
     raise ArityError(
@@ -147,7 +156,12 @@ def positional_arguments(func: Callable[..., Any]) -> int:
         return 1  # a built-in without a signature: PySpark refuses it, and most take one RDD
     if any(p.kind is p.VAR_POSITIONAL for p in parameters):
         return 2
+    return _without_defaults(func)
+
+
+def _without_defaults(func: Callable[..., Any]) -> int:
+    """Return how many positional arguments a call must pass."""
     return sum(
         p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and p.default is p.empty
-        for p in parameters
+        for p in inspect.signature(func).parameters.values()
     )

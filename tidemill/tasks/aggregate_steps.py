@@ -86,13 +86,15 @@ class _AggregateStep(StateStep):
 class AggregateRestoreStep(_AggregateStep):
     """``mapInArrow`` function: gives the old row of every key, then the new ones.
 
-    It drops late rows and counts them. In a single task the last column, the state partition, stays.
+    It drops late rows and counts them: those that it sees, as Spark does, and the rows of the batch that have
+    been aggregated into them. In a single task the column of the state partition stays.
     """
 
     def run(
         self, batches: Batches, context: BatchContext, partition: int
     ) -> Iterator[pa.RecordBatch]:
         parts = {p: _Restored() for p in self._all_partitions(context, partition)}
+        late_rows = 0
         with ExitStack() as views:
             if self._key_count == 0:
                 # The only row of the result belongs to every batch, also to one without rows.
@@ -100,6 +102,7 @@ class AggregateRestoreStep(_AggregateStep):
                 if old is not None:
                     yield self._placed(old, 0, context)
             for batch in batches:
+                late_rows += self._late_rows(batch, context)
                 for place, rows in self._by_partition(batch, context, partition):
                     part = parts[place]
                     new, late = without_late_rows(rows, self._event_time, context.late_ms)
@@ -111,8 +114,19 @@ class AggregateRestoreStep(_AggregateStep):
                     if new.num_rows:
                         yield self._placed(new, place, context)
         for place, part in parts.items():
-            report = RestoreReport(part.dropped, len(part.restored_keys))
+            report = RestoreReport(part.dropped, len(part.restored_keys), late_rows)
+            late_rows = 0  # those of all partitions are reported with the first
             self._report(context, restore_of(self._state.operator), place, report)
+
+    def _late_rows(self, batch: pa.RecordBatch, context: BatchContext) -> int:
+        """Return how many rows have been aggregated into those that are late."""
+        if self._event_time is None or context.late_ms is None:
+            return 0
+        late = self._event_time.times_of(batch).until(context.late_ms)
+        counted = len(self._schema) + 1
+        if batch.num_columns <= counted:  # nobody has counted: each stands for itself
+            return int(late.sum())
+        return int(np.asarray(batch.column(counted))[late].sum())
 
     def _old(
         self,
@@ -206,7 +220,8 @@ class AggregateSaveStep(_AggregateStep):
         if due.any():
             # These rows never get into the state.
             part.due_keys.update(keys.filter(pa.array(due)).to_pylist())
-        self._put(part, keys, rows, times, ~due, context)
+        with part.current.updating:
+            self._put(part, keys, rows, times, ~due, context)
         if self._mode == COMPLETE:
             part.put_keys.update(keys.to_pylist())
         if self._mode != APPEND:
@@ -247,7 +262,8 @@ class AggregateSaveStep(_AggregateStep):
         if self._event_time is None or context.evict_ms is None:
             return
         for chunk in transaction.expired_chunks(context.evict_ms + 1):
-            transaction.remove_many(chunk.keys, context.time_ms)
+            with part.current.removing:
+                transaction.remove_many(chunk.keys, context.time_ms)
             others = np.array([key not in part.due_keys for key in chunk.keys])
             part.evicted += len(others)
             part.evicted_due += int((~others).sum())
@@ -284,4 +300,5 @@ class _Saved:
             - (self.evicted - self.evicted_due),
             bytes_written=0 if written is None else written.bytes_written,
             changes_before=0 if written is None else written.changes_before,
+            work=self.current.work(),
         )

@@ -65,11 +65,13 @@ class DeduplicateStep(StateStep):
                 parts[place] = _Deduplicated(current)
             for batch in batches:
                 for place, rows in self._by_partition(batch, context, partition):
-                    passing = self._pass(parts[place], rows, context)
+                    with parts[place].current.updating:
+                        passing = self._pass(parts[place], rows, context)
                     if passing.num_rows:
                         yield passing
             for part in parts.values():
-                self._forget(part, context)
+                with part.current.removing:
+                    self._forget(part, context)
         for place, part in parts.items():
             self._report(context, self._state.operator, place, part.report())
 
@@ -164,7 +166,9 @@ class _Deduplicated:
             keys_total=self.current.keys_before + self.remembered - self.evicted,
             bytes_written=0 if written is None else written.bytes_written,
             changes_before=0 if written is None else written.changes_before,
+            work=self.current.work(),
             rows_duplicate=self.duplicates,
+            late_rows=self.dropped,
         )
 
 

@@ -31,8 +31,8 @@ PIECE_BYTES = 1 << 20
 UTF8_BOM = b"\xef\xbb\xbf"
 
 
-class FileVersion(NamedTuple):
-    """A file as the stream has found it: a file of another time or size under its path is another file."""
+class FoundFile(NamedTuple):
+    """A file as a stream has found it: one that has another time or size under the same path is another."""
 
     path: str
     size: int
@@ -42,7 +42,7 @@ class FileVersion(NamedTuple):
 class FileReplacedError(FileNotFoundError):
     """The file that the stream has found is gone: there is another one under its path."""
 
-    def __init__(self, file: FileVersion) -> None:
+    def __init__(self, file: FoundFile) -> None:
         super().__init__(
             errno.ENOENT,
             f"the file of {file.size} bytes that the stream found there has been replaced by another",
@@ -54,7 +54,7 @@ class FileReplacedError(FileNotFoundError):
 class FileSplit:
     """A part of a file: the lines that begin in ``[start, end)``."""
 
-    file: FileVersion
+    file: FoundFile
     start: int
     end: int
 
@@ -69,7 +69,7 @@ def is_packed(path: str) -> bool:
 
 
 def pack_splits(
-    files: list[tuple[FileVersion, bool]], tasks: int, align: int = 1
+    files: list[tuple[FoundFile, bool]], tasks: int, align: int = 1
 ) -> list[list[FileSplit]]:
     """Cut files, ``(file, may be cut)``, into about ``tasks`` groups of equal size.
 
@@ -108,8 +108,8 @@ class ReadReport:
     the largest count wins.
     """
 
-    records: dict[tuple[FileVersion, int], int] = field(default_factory=dict)
-    problems: dict[FileVersion, str] = field(default_factory=dict)
+    records: dict[tuple[FoundFile, int], int] = field(default_factory=dict)
+    problems: dict[FoundFile, str] = field(default_factory=dict)
 
     def merge(self, other: ReadReport) -> ReadReport:
         for split, count in other.records.items():
@@ -117,10 +117,10 @@ class ReadReport:
         self.problems.update(other.problems)
         return self
 
-    def records_of(self, files: set[FileVersion]) -> int:
+    def records_of(self, files: set[FoundFile]) -> int:
         return sum(count for (file, _), count in list(self.records.items()) if file in files)
 
-    def forget(self, files: set[FileVersion]) -> None:
+    def forget(self, files: set[FoundFile]) -> None:
         for split in [split for split in list(self.records) if split[0] in files]:
             del self.records[split]
         for file in files:
@@ -167,7 +167,7 @@ class LeftOut:
     def from_conf(cls, conf: Conf) -> LeftOut:
         return cls(IGNORE_MISSING_FILES.read(conf), IGNORE_CORRUPT_FILES.read(conf))
 
-    def problem(self, file: FileVersion, error: Exception, records_before: int) -> ReadReport:
+    def problem(self, file: FoundFile, error: Exception, records_before: int) -> ReadReport:
         """Return the report of a file to leave out; raise if it must not be left out."""
         path = file.path
         if isinstance(error, (FileNotFoundError, NotADirectoryError)):
@@ -274,9 +274,7 @@ class ArrowLines:
     It counts all lines as those of ``counted_as``: nobody knows which of several files a line is from.
     """
 
-    def __init__(
-        self, report: Accumulator[ReadReport], counted_as: FileVersion, large: bool
-    ) -> None:
+    def __init__(self, report: Accumulator[ReadReport], counted_as: FoundFile, large: bool) -> None:
         self._report = report
         self._counted_as = counted_as
         self._large = large

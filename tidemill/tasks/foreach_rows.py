@@ -69,34 +69,37 @@ class ForeachRows:
         tune_worker()
         context = TaskContext.get()
         assert context is not None
-        counted = _CountedBatches(batches)
-        self._process(context.partitionId(), self._epoch_id, self._rows(counted))
+        counted = CountedBatches(batches)
+        rows = rows_of_batches(counted, self._schema, self._binary_as_bytes)
+        self._process(context.partitionId(), self._epoch_id, rows)
         # Rows that nobody wanted are computed as well: state is made on the way.
         for _ in counted:
             pass
         yield pa.record_batch({"rows": pa.array([counted.rows], pa.int64())})
 
-    def _rows(self, batches: Iterator[pa.RecordBatch]) -> Rows:
-        import pyarrow as pa
-        from pyspark.sql.conversion import ArrowTableToRowsConversion
 
-        from tidemill.tasks.text_columns import with_valid_text
+def rows_of_batches(
+    batches: Iterator[pa.RecordBatch], schema: StructType, binary_as_bytes: bool
+) -> Rows:
+    """Yield the rows of Arrow batches as Spark hands them to Python."""
+    import pyarrow as pa
+    from pyspark.sql.conversion import ArrowTableToRowsConversion
 
-        def rows_of(batch: pa.RecordBatch) -> Iterable[Any]:
-            table = pa.Table.from_batches([batch])
-            return ArrowTableToRowsConversion.convert(
-                table, self._schema, binary_as_bytes=self._binary_as_bytes
-            )
+    from tidemill.tasks.text_columns import with_valid_text
 
-        for batch in batches:
-            try:
-                rows = rows_of(batch)
-            except UnicodeDecodeError:
-                rows = rows_of(with_valid_text(batch))
-            yield from rows
+    def rows_of(batch: pa.RecordBatch) -> Iterable[Any]:
+        table = pa.Table.from_batches([batch])
+        return ArrowTableToRowsConversion.convert(table, schema, binary_as_bytes=binary_as_bytes)
+
+    for batch in batches:
+        try:
+            rows = rows_of(batch)
+        except UnicodeDecodeError:
+            rows = rows_of(with_valid_text(batch))
+        yield from rows
 
 
-class _CountedBatches:
+class CountedBatches:
     """An iterator of Arrow batches that counts their rows."""
 
     def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:

@@ -32,7 +32,10 @@ if TYPE_CHECKING:
     from tidemill.state.reports import Reports
 
 PARTITION_COLUMN = "p"
-"""The name of the last column of a step's input: the state partition that a row belongs to."""
+"""The name of the column after those of the schema: the state partition that a row belongs to."""
+
+ROW_COUNT_COLUMN = "n"
+"""The name of the column after that, if there is one: how many rows of the batch are in a row."""
 
 Batches = Iterable[pa.RecordBatch]
 

@@ -2,12 +2,13 @@
 
 ::
 
-    clock = ManualClock()
-    ssc = StreamingContext(spark.sparkContext, 1, clock=clock)
-    counts = collected(ssc.queueStream([["a", "b", "a"], ["b"]]).countByValue())
-    ssc.start()
-    BatchDriver(ssc, clock).run(2)
-    assert counts == [[("a", 2), ("b", 1)], [("b", 1)]]
+    def test_words_are_counted(spark):  # the fixture of tidemill.testing.plugin
+        clock = ManualClock()
+        ssc = StreamingContext(spark.sparkContext, 1, clock=clock)
+        counts = collected(ssc.queueStream([["a", "b", "a"], ["b"]]).countByValue())
+        ssc.start()
+        BatchDriver(ssc, clock).run(2)
+        assert counts == [[("a", 2), ("b", 1)], [("b", 1)]]
 
 A query reads a :class:`MemoryStream` that the test fills::
 
@@ -19,8 +20,27 @@ A query reads a :class:`MemoryStream` that the test fills::
     assert query.verify()
 """
 
-from tidemill.common.clock import ManualClock
-from tidemill.sources.memory_stream import MemoryStream
-from tidemill.testing.batch_driver import BatchDriver, collected
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tidemill.common.clock import ManualClock
+    from tidemill.sources.memory_stream import MemoryStream
+    from tidemill.testing.batch_driver import BatchDriver, collected
 
 __all__ = ["BatchDriver", "ManualClock", "MemoryStream", "collected"]
+
+# Every run of pytest loads the plugin beside this module: PySpark is loaded only for tests that use it.
+_WHERE = {
+    "BatchDriver": "tidemill.testing.batch_driver",
+    "ManualClock": "tidemill.common.clock",
+    "MemoryStream": "tidemill.sources.memory_stream",
+    "collected": "tidemill.testing.batch_driver",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _WHERE:
+        import importlib
+
+        return getattr(importlib.import_module(_WHERE[name]), name)
+    raise AttributeError(f"module 'tidemill.testing' has no attribute {name!r}")

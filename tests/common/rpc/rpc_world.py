@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import flight
 
+from tests.waiting import DEADLINE_S
 from tidemill.common.rpc.certificate import NAME, certificate_of
 from tidemill.common.rpc.client import RpcClient
 from tidemill.common.rpc.server import RpcServer
@@ -56,7 +57,7 @@ class World:
             **{"blocks": self.blocks, **options},
         )
         self.server.start()
-        self.client = RpcClient(self.server.endpoint, SECRET, timeout_s=60)
+        self.client = RpcClient(self.server.endpoint, SECRET, timeout_s=DEADLINE_S)
         self.signer = CallSigner(SECRET, self.endpoint.nonce)
         self.raw = raw_client(self.endpoint, SECRET)
 
@@ -89,7 +90,7 @@ def raw_client(endpoint: Endpoint, secret: bytes) -> flight.FlightClient:
 
 def raw_options(*headers: str) -> flight.FlightCallOptions:
     return flight.FlightCallOptions(
-        timeout=60, headers=[(HEADER.encode(), header.encode()) for header in headers]
+        timeout=DEADLINE_S, headers=[(HEADER.encode(), header.encode()) for header in headers]
     )
 
 
@@ -103,4 +104,4 @@ def world(
     finally:
         it.client.close()
         it.raw.close()
-        it.server.stop(timeout_s=60)
+        it.server.stop(timeout_s=DEADLINE_S)

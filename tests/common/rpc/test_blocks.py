@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from pyarrow import flight
 
 from tests.common.rpc.rpc_world import World, raw_options, world
+from tests.waiting import DEADLINE_S
 from tidemill.common.rpc.wire import BLOCK_SCHEMA, CHUNK_BYTES, batches_of, bytes_of, joined
 from tidemill.errors import RpcError, RpcRefusedError, RpcRemoteError, RpcTimeoutError
 
@@ -129,7 +130,7 @@ def test_a_sender_that_fails_in_the_middle(it: World) -> None:
 
     with pytest.raises(LookupError, match="my own error"):
         it.client.write_block("half", failing())
-    assert it.blocks.failed.wait(60)
+    assert it.blocks.failed.wait(DEADLINE_S)
     assert isinstance(it.blocks.failures[0], ConnectionAbortedError)
     assert it.blocks.blocks == {}
 
@@ -139,7 +140,7 @@ def test_a_sender_that_runs_into_its_deadline_in_the_middle(it: World) -> None:
 
     def stopping() -> Iterator[bytes]:
         yield b"the first part"
-        it.blocks.failed.wait(60)
+        it.blocks.failed.wait(DEADLINE_S)
         yield b"the second part"
 
     with pytest.raises(RpcTimeoutError, match="write of block half"):

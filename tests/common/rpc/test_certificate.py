@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
+from tests.waiting import DEADLINE_S
 from tidemill.common.rpc.certificate import NAME, Certificate, certificate_of
 from tidemill.common.rpc.client import RpcClient
 from tidemill.common.rpc.signing import Endpoint
@@ -102,7 +103,7 @@ def test_what_a_stranger_sends_is_not_read() -> None:
         client = RpcClient(endpoint, SECRET, 60)
         assert client.call("echo", bytes(1 << 20)) == bytes(1 << 20)
         before_mb = peak_mb(server.pid)
-        options = flight.FlightCallOptions(timeout=60)
+        options = flight.FlightCallOptions(timeout=DEADLINE_S)
         for kind in ("plain", "no certificate", "another certificate"):
             raw = stranger(kind, endpoint.address)
             calls = (

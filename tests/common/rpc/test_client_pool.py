@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.common.rpc.rpc_world import SECRET, World, world
+from tests.waiting import DEADLINE_S
 from tidemill.common.rpc.client import RpcClient
 from tidemill.common.rpc.client_pool import ClientPool
 from tidemill.errors import (
@@ -30,7 +31,7 @@ def it() -> Iterator[World]:
 
 @pytest.fixture
 def pool() -> Iterator[ClientPool]:
-    pool = ClientPool(SECRET, timeout_s=60)
+    pool = ClientPool(SECRET, timeout_s=DEADLINE_S)
     yield pool
     pool.close()
 
@@ -63,7 +64,7 @@ def test_threads_share_one_client(it: World, pool: ClientPool) -> None:
     together = threading.Barrier(8)
 
     def call(number: int) -> RpcClient:
-        together.wait(60)
+        together.wait(DEADLINE_S)
         with pool.client(str(it.endpoint)) as client:
             assert client.call("echo", f"{number}".encode()) == f"{number}".encode()
             return client
@@ -109,7 +110,7 @@ def test_any_other_error_leaves_the_client_in_the_pool(
     go_on = threading.Event()
     handlers = {
         "fail": lambda _: bytes(1 // 0),
-        "wait": lambda _: str(go_on.wait(60)).encode(),
+        "wait": lambda _: str(go_on.wait(DEADLINE_S)).encode(),
     }
     with world(handlers) as it:
         try:
@@ -125,19 +126,19 @@ def test_forgetting_lets_calls_finish(pool: ClientPool) -> None:
 
     def wait(body: bytes) -> bytes:
         begun.set()
-        go_on.wait(60)
+        go_on.wait(DEADLINE_S)
         return body
 
     with world({"wait": wait}) as it, ThreadPoolExecutor(1) as thread:
         endpoint = str(it.endpoint)
         with pool.client(endpoint) as client:
             answer = thread.submit(client.call, "wait", b"hello")
-            assert begun.wait(60)
+            assert begun.wait(DEADLINE_S)
             pool.forget(endpoint)
             pool.forget("never heard of")
             assert pool.endpoints == ()
             go_on.set()
-            assert answer.result(60) == b"hello"
+            assert answer.result(DEADLINE_S) == b"hello"
 
 
 def test_a_closed_pool_has_no_clients_and_makes_none(it: World, pool: ClientPool) -> None:

@@ -13,6 +13,7 @@ import pytest
 from pyarrow import flight
 
 from tests.common.rpc.rpc_world import SECRET, World, raw_options, world
+from tests.waiting import DEADLINE_S
 from tidemill.common.rpc.client import RpcClient
 from tidemill.common.rpc.signing import CallSigner
 from tidemill.common.rpc.wire import BLOCK_SCHEMA
@@ -235,7 +236,10 @@ def test_a_put_without_a_command_is_refused(it: World) -> None:
 def test_noise_on_the_port(it: World, noise: bytes) -> None:
     address = (it.endpoint.host, it.endpoint.port)
     # The server may hang up at any moment.
-    with socket.create_connection(address, timeout=60) as connection, suppress(ConnectionError):
+    with (
+        socket.create_connection(address, timeout=DEADLINE_S) as connection,
+        suppress(ConnectionError),
+    ):
         connection.sendall(noise)
         with suppress(OSError):
             connection.shutdown(socket.SHUT_WR)

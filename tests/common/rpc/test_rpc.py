@@ -17,6 +17,7 @@ import pytest
 from pyarrow import flight
 
 from tests.common.rpc.rpc_world import SECRET, World, world
+from tests.waiting import DEADLINE_S
 from tidemill.common.rpc.certificate import certificate_of
 from tidemill.common.rpc.client import RpcClient
 from tidemill.common.rpc.server import RpcServer
@@ -59,7 +60,7 @@ def test_many_threads_share_a_client(it: World) -> None:
 
 def test_calls_are_handled_side_by_side() -> None:
     together = threading.Barrier(4)
-    with world({"meet": lambda _: str(together.wait(60) >= 0).encode()}) as it:
+    with world({"meet": lambda _: str(together.wait(DEADLINE_S) >= 0).encode()}) as it:
         with ThreadPoolExecutor(4) as pool:
             answers = list(pool.map(it.client.call, ["meet"] * 4))
         assert answers == [b"True"] * 4
@@ -177,7 +178,7 @@ def test_a_server_that_is_killed_during_a_call() -> None:
                 assert process.stdout.readline() == "entered\n"
                 process.kill()
                 with pytest.raises(RpcUnavailableError):
-                    answer.result(60)
+                    answer.result(DEADLINE_S)
         finally:
             process.kill()
 
@@ -187,7 +188,7 @@ def test_a_deadline() -> None:
 
     def hang(_: bytes) -> bytes:
         entered.set()
-        release.wait(60)
+        release.wait(DEADLINE_S)
         return b""
 
     with world({"hang": hang}) as it:
@@ -195,7 +196,7 @@ def test_a_deadline() -> None:
             it.client.call("hang", timeout_s=0.2)
         with pytest.raises(TimeoutError):
             RpcClient(it.endpoint, SECRET, timeout_s=0.2).call("hang")
-        assert entered.wait(60)
+        assert entered.wait(DEADLINE_S)
         assert it.client.call("echo", b"others go on") == b"others go on"
         release.set()
 
@@ -205,18 +206,18 @@ def test_a_call_at_work_is_answered_by_a_server_that_stops() -> None:
 
     def hang(body: bytes) -> bytes:
         entered.set()
-        release.wait(60)
+        release.wait(DEADLINE_S)
         return body
 
     with world({"hang": hang}) as it, ThreadPoolExecutor(1) as pool:
         answer = pool.submit(it.client.call, "hang", b"answer")
-        assert entered.wait(60)
+        assert entered.wait(DEADLINE_S)
         assert not it.server.stop(timeout_s=0.05)
         assert not it.server.stop(timeout_s=0.05)
         with pytest.raises(RpcUnavailableError):
             RpcClient(it.endpoint, SECRET).call("echo")
         release.set()
-        assert answer.result(60) == b"answer"
+        assert answer.result(DEADLINE_S) == b"answer"
         assert it.server.stop(60)
         assert it.server.stop(60)
 

@@ -11,6 +11,7 @@ import pytest
 from pyspark import StorageLevel
 
 from tests.receivers.helpers import InThread
+from tests.waiting import DEADLINE_S
 from tidemill.common.processes import is_alive
 from tidemill.receivers.blocks import files as block_files
 from tidemill.receivers.blocks.files import (
@@ -139,11 +140,11 @@ def test_a_reader_never_sees_half_a_block(tmp_path: Path) -> None:
     def parts() -> object:
         yield block(10)
         half.set()
-        go_on.wait(30)
+        go_on.wait(DEADLINE_S)
         yield block(10)
 
     writing = InThread(lambda: write_block(path, parts()))  # type: ignore[arg-type]
-    assert half.wait(30)
+    assert half.wait(DEADLINE_S)
     with pytest.raises(FileNotFoundError):
         map_block(path)
     write_block(path, [block(20, b"y")])  # the same block, sent again meanwhile

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tests.faults.harness import ROOT, Planned
 from tests.receivers.connectors.http_program import RECEIVERS
-from tests.waiting import wait_for
+from tests.waiting import DEADLINE_S, wait_for
 from tidemill.common.fault_points import COUNTERS, PLAN
 
 SENDERS = 4
@@ -75,7 +75,7 @@ class Senders:
     def close(self) -> None:
         self._is_closed.set()
         for thread in self._threads:
-            thread.join(30)
+            thread.join(DEADLINE_S)
 
 
 class HttpRun:
@@ -153,7 +153,7 @@ class HttpRun:
         self.senders.close()
         self.process.send_signal(signal.SIGTERM)
         try:
-            assert self.process.wait(120) == 128 + signal.SIGTERM, self.log()
+            assert self.process.wait(DEADLINE_S) == 128 + signal.SIGTERM, self.log()
         finally:
             self.kill()
 

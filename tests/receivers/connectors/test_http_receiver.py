@@ -4,6 +4,7 @@ import json
 import pickle
 import socket
 import threading
+import tracemalloc
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -330,6 +331,23 @@ def test_a_request_that_is_not_well_formed_is_refused(
     assert world.post(b"good")[0] == 200
 
 
+def test_heads_that_never_end_cost_little_memory(new_world: Callable[..., World]) -> None:
+    """Nobody knows yet whether their clients have the token."""
+    world = new_world(token="s3cret")
+    line = b"X-Long: " + b"x" * 500 + b"\r\n"
+    tracemalloc.start()
+    try:
+        with ExitStack() as stack:
+            clients = [stack.enter_context(world.raw()) for _ in range(120)]
+            for client in clients:
+                client.sendall(b"POST / HTTP/1.1\r\nHost: x\r\n" + line * 30)
+            # Behind all of them: what they have sent has arrived, where it is read at all.
+            assert world.request("GET", "/health")[0] == 200
+            assert tracemalloc.get_traced_memory()[1] < 30 << 20
+    finally:
+        tracemalloc.stop()
+
+
 SMUGGLED = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 8\r\n\r\nsmuggled"
 
 
@@ -431,7 +449,7 @@ def test_a_program_names_its_token_and_an_executor_gets_it(
     monkeypatch.setenv("EVENTS_TOKEN", "s3cret")
     (tmp_path / "token").write_text("s3cret\n")
     for token in (EnvironmentSecret("EVENTS_TOKEN"), FileSecret(str(tmp_path / "token"))):
-        program = pickle_program(HttpReceiver(token=token))
+        program = pickle_program(HttpReceiver(token=token)).data
         assert b"s3cret" not in program
         again: HttpReceiver = pickle.loads(program)  # noqa: S301
         sent: HttpReceiver = pickle.loads(pickle_receiver(again, "app.py:1"))  # noqa: S301

@@ -108,6 +108,27 @@ def test_what_is_published_while_it_is_away_comes_later_and_once(
     assert counts(after) == Counter(range(100, 201))
 
 
+@pytest.mark.parametrize("protocol", ["5", "3.1.1"])
+def test_topics_that_the_program_no_longer_asks_for_are_reported(
+    broker: Broker, protocol: str
+) -> None:
+    """The session at the broker has them still, since an earlier run."""
+    with Supervised(receiver_of(broker, topics=["a/#", "b/#"], protocol=protocol)) as before:
+        subscribed(broker)
+        broker.publish([("a/x", b"0"), ("b", b"1")])
+        wait_for(lambda: len(before.safe) == 2, "the first messages", SOON_S)
+        assert before.errors == []
+    broker.publish([("b/y", b"2")])
+    topics = ["a/+", "$share/group/c/+/d"]
+    with Supervised(receiver_of(broker, topics=topics, protocol=protocol)) as after:
+        subscribed(broker, 2)
+        broker.publish([("b/z", b"3"), ("c/x/d", b"4"), ("a/x", b"5")])
+        # Some come twice: the old subscription asks for them as well.
+        wait_for(lambda: counts(after).keys() == {2, 3, 4, 5}, "all messages", SOON_S)
+        (said,) = after.errors
+        assert "sends messages of 'b/y', which no topic of the receiver asks for" in said
+
+
 def test_a_stop_acknowledges_what_becomes_safe_meanwhile(broker: Broker) -> None:
     first = Supervised(receiver_of(broker))
     with first as driver:

@@ -17,7 +17,7 @@ from tidemill.checkpoint.local_storage import LocalStorage
 from tidemill.checkpoint.log_segments import segments
 from tidemill.receivers.blocks.block import BlockInfo, BlockPlace
 from tidemill.receivers.blocks.files import BlockFiles, BlockFolders
-from tidemill.receivers.driver.block_cleaner import BlockCleaner
+from tidemill.receivers.driver.block_cleaner import SWEEP_EVERY, BlockCleaner
 from tidemill.receivers.executor.block_handler import data_folder
 
 
@@ -103,6 +103,35 @@ def test_after_a_restart_nobody_writes_to_the_segments_that_are_there(it: World)
     assert it.left() == [used]
     it.cleaner.clean(blocks[1:])
     assert it.left() == []
+
+
+def test_segments_without_blocks_are_found_after_a_while(
+    it: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Their writes were given up and ended after all, or the driver refused their blocks."""
+    abandoned, used, current, later = (segment(number) for number in range(1, 5))
+    it.write(abandoned)
+    it.write(segment(1, "of-another-stream"))
+    blocks = [it.stored(0, used), it.stored(1, current)]
+    for each in blocks:
+        it.cleaner.on_new_block(each)
+    it.write(later)  # its block is about to be reported
+
+    def fail(folder: str) -> list[str]:
+        raise OSError(5, "Input/output error", folder)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(it.storage, "list", fail)
+        for _ in range(SWEEP_EVERY):
+            it.cleaner.clean([])
+    assert "cannot look for what is no longer needed" in caplog.text
+    assert it.left() == [abandoned, used, current, later]
+    for _ in range(SWEEP_EVERY - 1):
+        it.cleaner.clean([])
+    assert it.left() == [abandoned, used, current, later]
+    it.cleaner.clean([])
+    assert it.left() == [used, current, later]
+    assert it.left("of-another-stream") == [segment(1, "of-another-stream")]
 
 
 def test_a_segment_that_cannot_be_deleted_is_tried_again(

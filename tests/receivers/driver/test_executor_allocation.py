@@ -5,6 +5,7 @@ from collections.abc import Collection
 import pytest
 
 from tests.receivers.driver.fake_cluster import FakeCluster, batch, numbered
+from tests.waiting import DEADLINE_S
 from tidemill.common.clock import ManualClock
 from tidemill.errors import OptionError
 from tidemill.progress.listener_bus import ListenerBus
@@ -179,11 +180,11 @@ def test_it_looks_once_every_interval_and_hears_of_batches_by_the_bus() -> None:
         bus.post(batch(900))
         assert bus.wait_until_empty(10)
         clock.advance(60_000)
-        assert cluster.calls.get(timeout=10) == ("request", 3)
+        assert cluster.calls.get(timeout=DEADLINE_S) == ("request", 3)
         bus.post(batch(1))
         assert bus.wait_until_empty(10)
         clock.advance(60_000)
-        assert cluster.calls.get(timeout=10) == ("kill", "100")
+        assert cluster.calls.get(timeout=DEADLINE_S) == ("kill", "100")
     finally:
         manager.stop()
         manager.stop()

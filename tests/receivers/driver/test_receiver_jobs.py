@@ -14,7 +14,7 @@ from unittest.mock import MagicMock
 import pytest
 
 from tests.receivers.driver.driver_world import Silent, executor
-from tests.waiting import wait_for
+from tests.waiting import DEADLINE_S, wait_for
 from tidemill.receivers.blocks.files import BlockFolders
 from tidemill.receivers.driver import receiver_jobs as module
 from tidemill.receivers.driver.receiver_jobs import ReceiverJobs
@@ -39,7 +39,7 @@ class FakeSpark:
         return self
 
     def collect(self) -> list[str]:
-        end = self.ends.get(timeout=60)
+        end = self.ends.get(timeout=DEADLINE_S)
         if isinstance(end, BaseException):
             raise end
         return [] if end is None else [end]
@@ -72,14 +72,14 @@ def test_a_job_goes_to_its_candidates_and_tells_its_end(spark: FakeSpark) -> Non
     ended = launch(jobs, executor(1), "node7")
     assert not jobs.wait(0.01)
     spark.ends.put(None)
-    assert ended.get(timeout=30) == ""
-    assert jobs.wait(30)
+    assert ended.get(timeout=DEADLINE_S) == ""
+    assert jobs.wait(DEADLINE_S)
     assert spark.located == [["executor_node1_1", "node7"]]
     (task,) = spark.functions
     assert isinstance(task, ReceiverTask)
     assert (task.stream_id, task.stream_name, task.attempt) == (3, "clicks", 2)
     context.setJobGroup.assert_called_once_with(
-        "tidemill-receivers-run", "receiver of clicks", interruptOnCancel=True
+        "tidemill-receivers-run", "the Silent of clicks", interruptOnCancel=True
     )
 
 
@@ -87,8 +87,8 @@ def test_the_error_of_a_job_is_told(spark: FakeSpark) -> None:
     jobs, _ = jobs_of()
     ended = launch(jobs)
     spark.ends.put(ValueError("boom"))
-    assert "ValueError: boom" in ended.get(timeout=30)
-    assert jobs.wait(30)
+    assert "ValueError: boom" in ended.get(timeout=DEADLINE_S)
+    assert jobs.wait(DEADLINE_S)
 
 
 @pytest.mark.parametrize("result", ["", "Traceback: boom"])
@@ -96,14 +96,14 @@ def test_what_the_task_says_is_told(spark: FakeSpark, result: str) -> None:
     jobs, _ = jobs_of()
     ended = launch(jobs)
     spark.ends.put(result)
-    assert ended.get(timeout=30) == result
+    assert ended.get(timeout=DEADLINE_S) == result
 
 
 def test_in_local_mode_there_is_no_choice(spark: FakeSpark, tmp_path: Path) -> None:
     jobs, _ = jobs_of(BlockFolders(None, str(tmp_path), 0))
     ended = launch(jobs, executor(1))
     spark.ends.put(None)
-    ended.get(timeout=30)
+    ended.get(timeout=DEADLINE_S)
     assert spark.located == [[]]
     jobs.start_block_servers([executor(1)])
     assert len(spark.functions) == 1, "there is no other host"
@@ -127,7 +127,7 @@ def test_after_they_were_cancelled_no_job_starts(spark: FakeSpark) -> None:
         "tidemill-receivers-run"
     )
     spark.ends.put(RuntimeError("cancelled"))
-    assert "cancelled" in running.get(timeout=30)
+    assert "cancelled" in running.get(timeout=DEADLINE_S)
     ended = launch(jobs)
     assert jobs.wait(0)
     assert (ended.qsize(), len(spark.functions)) == (0, 1)
@@ -140,12 +140,12 @@ def test_waiting_is_for_all_jobs(spark: FakeSpark) -> None:
     jobs.launch(ReceiverInput(4, "views", Silent(), INPUT.pickled), 1, (), ended.put)
     ends.append(ended)
     done: list[bool] = []
-    waiter = in_background(lambda: done.append(jobs.wait(60)))
+    waiter = in_background(lambda: done.append(jobs.wait(DEADLINE_S)))
     spark.ends.put(None)
     wait_for(lambda: sum(each.qsize() for each in ends) == 1, "the end of one", 30)
     assert done == []
     spark.ends.put(None)
-    waiter.join(30)
+    waiter.join(DEADLINE_S)
     assert done == [True]
 
 

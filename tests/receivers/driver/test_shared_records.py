@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.receivers.driver.driver_world import block, faults
-from tests.waiting import wait_for
+from tests.waiting import DEADLINE_S, wait_for
 from tidemill.checkpoint.local_storage import LocalStorage
 from tidemill.checkpoint.write_ahead_log import LogWriter, replay
 from tidemill.common.clock import ManualClock
@@ -36,7 +36,7 @@ class World:
 
         def slow_append(log: LogWriter, payload: Any) -> Any:
             self._entered.set()
-            assert self._gate.wait(60)
+            assert self._gate.wait(DEADLINE_S)
             return append(log, payload)
 
         monkeypatch.setattr(LogWriter, "append", slow_append)
@@ -47,14 +47,14 @@ class World:
     def together(self, reports: Sequence[Callable[[BlockTracker], bool]]) -> list[Future[bool]]:
         """Make these reports one group, in their order, behind a block of its own."""
         first = self.threads.submit(self.tracker.add, "first", block(0, stream=9))
-        assert self._entered.wait(60)
+        assert self._entered.wait(DEADLINE_S)
         futures = []
         waiting = self.tracker._reports._queue
         for number, report in enumerate(reports, 1):
             futures.append(self.threads.submit(report, self.tracker))
             wait_for(lambda wanted=number: len(waiting) == wanted, "the report to wait")
         self._gate.set()
-        assert first.result(60)
+        assert first.result(DEADLINE_S)
         return futures
 
     def records(self) -> list[dict[str, Any]]:
@@ -86,7 +86,7 @@ def ids(tracker: BlockTracker, stream: str) -> list[str]:
 def test_however_many_receivers_report_there_is_one_write(it: World) -> None:
     blocks = {f"stream {n}": [block(0, stream=n), block(1, stream=n)] for n in range(20)}
     reports = [report(name, each) for name, both in blocks.items() for each in both]
-    assert [each.result(60) for each in it.together(reports)] == [True] * 40
+    assert [each.result(DEADLINE_S) for each in it.together(reports)] == [True] * 40
     assert [next(iter(each)) for each in it.records()] == ["known", "add", "adds"]
     again = it.restarted()
     for name, both in blocks.items():
@@ -110,7 +110,7 @@ def test_a_group_that_could_not_be_written_is_dropped_whole(
         )
         for each in failed:
             with pytest.raises((OSError, RuntimeError)):
-                each.result(60)
+                each.result(DEADLINE_S)
     assert (ids(it.tracker, "clicks"), ids(it.tracker, "views"), new) == ([], [], [])
     # The sender of "a" repeats its request elsewhere; nothing of clicks comes again.
     assert it.tracker.add("views", block(1, stream=1), keys=[key("a")])
@@ -131,7 +131,7 @@ def test_a_group_that_was_written_and_never_answered_is_known_after_a_crash(
         failed = it.together([report("clicks", block(0), [key("a")]), report("views", block(1))])
         for each in failed:
             with pytest.raises(RuntimeError):
-                each.result(60)
+                each.result(DEADLINE_S)
     again = it.restarted()
     assert (len(again.known("clicks")), len(again.known("views"))) == (1, 1)
     with pytest.raises(
@@ -142,7 +142,7 @@ def test_a_group_that_was_written_and_never_answered_is_known_after_a_crash(
 
 def test_what_is_reported_twice_in_a_group_is_added_once(it: World) -> None:
     twice = it.together([report("clicks", block(0)), report("clicks", block(0))])
-    assert [each.result(60) for each in twice] == [True, True]
+    assert [each.result(DEADLINE_S) for each in twice] == [True, True]
     assert it.tracker.known("clicks") == [block(0)]
     assert len(it.restarted().known("clicks")) == 1
 
@@ -156,9 +156,9 @@ def test_a_request_that_comes_twice_in_a_group_is_stored_once(it: World, other: 
             report("clicks", block(2), [key("d")]),
         ]
     )
-    assert (first.result(60), third.result(60)) == (True, True)
+    assert (first.result(DEADLINE_S), third.result(DEADLINE_S)) == (True, True)
     with pytest.raises(RepeatedRequestsError) as caught:
-        second.result(60)
+        second.result(DEADLINE_S)
     assert caught.value.requests == (key("a"),)
     assert ids(it.tracker, "clicks") == [block(0).block_id, block(2).block_id]
     assert ids(it.restarted(), "clicks") == [block(0).block_id, block(2).block_id]
@@ -175,9 +175,9 @@ def test_a_block_that_is_refused_does_not_harm_its_neighbours(it: World) -> None
             report("clicks", block(2)),
         ]
     )
-    assert (first.result(60), third.result(60)) == (True, True)
+    assert (first.result(DEADLINE_S), third.result(DEADLINE_S)) == (True, True)
     with pytest.raises(ReceiverError, match="another start"):
-        second.result(60)
+        second.result(DEADLINE_S)
     assert ids(it.restarted(), "clicks") == [block(0).block_id, block(2).block_id]
 
 
@@ -188,7 +188,9 @@ def test_a_tracker_that_is_closed_refuses_those_who_wait(it: World) -> None:
 
         return tracker.add("clicks", block(0), admit=close)
 
-    assert [each.result(60) for each in it.together([close_first, report("clicks", block(1))])] == [
+    assert [
+        each.result(DEADLINE_S) for each in it.together([close_first, report("clicks", block(1))])
+    ] == [
         False,
         False,
     ]

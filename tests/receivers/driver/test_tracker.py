@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from pathlib import Path
 
@@ -17,7 +18,8 @@ from tests.receivers.driver.driver_world import (
     segment,
     slice_of,
 )
-from tests.waiting import wait_for
+from tests.waiting import DEADLINE_S, wait_for
+from tidemill.failures.failed_streams import FAILURES_FILE
 from tidemill.progress.batch_info import NOT_YET, ReceiverInfo
 from tidemill.progress.events import (
     ReceiverReportedError,
@@ -332,7 +334,12 @@ def test_a_receiver_that_ended_by_itself_is_not_started_again() -> None:
         assert info_of(it.events[1]).last_error_message == "all read"
 
 
-def test_a_receiver_that_ended_with_an_error_says_so_and_is_not_started_again() -> None:
+def test_a_receiver_that_ended_with_an_error_says_so_and_is_not_started_again(
+    caplog: pytest.LogCaptureFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noted = tmp_path / "failures"
+    noted.touch()
+    monkeypatch.setenv(FAILURES_FILE, str(noted))
     with driver() as it:
         launch = it.launches(1)[0]
         it.register(0, 1, launch.on[0])
@@ -343,7 +350,27 @@ def test_a_receiver_that_ended_with_an_error_says_so_and_is_not_started_again() 
         for event in it.events[1:]:
             info = info_of(event)
             assert (info.last_error_message, info.last_error) == ("cannot go on", "Traceback: boom")
-            assert not info.is_active
+        assert not info_of(it.events[-1]).is_active
+    (record,) = [each for each in caplog.records if each.levelname == "ERROR"]
+    assert record.getMessage() == (
+        "the Silent of clicks-0 has failed, and receives nothing until the stream is started again: "
+        "cannot go on\nTraceback: boom"
+    )
+    assert noted.read_text() == "the Silent of clicks-0 has failed: cannot go on\n"
+
+
+def test_the_same_error_again_and_again_is_logged_the_1st_2nd_4th_8th_time(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with driver() as it:
+        it.register(0, 1, it.launches(1)[0].on[0])
+        for attempt in range(1, 18):
+            message = f"it could not start (try {attempt} of 20)"
+            it.report_error(0, message, "ReceiverError: port 80 is taken")
+        assert len(kinds(it.events)) == 18  # listeners hear of each
+    logged = [message for message in caplog.messages if "could not start" in message]
+    assert [int(re.findall(r"try (\d+)", message)[0]) for message in logged] == [1, 2, 4, 8, 16]
+    assert [len(message.splitlines()) for message in logged] == [2, 1, 1, 1, 1]
 
 
 def test_a_word_of_its_end_that_comes_after_the_end_of_its_job_counts() -> None:
@@ -379,7 +406,7 @@ def test_errors_are_reported(caplog: pytest.LogCaptureFixture) -> None:
             "Traceback: boom\n",
             1_000_005,
         )
-        said = "receiver of clicks-0: the socket is closed\nTraceback: boom"
+        said = "the Silent of clicks-0: the socket is closed\nTraceback: boom"
         assert any(said in message for message in caplog.messages)
         assert state(it).last_error == "Traceback: boom\n"
 
@@ -625,6 +652,6 @@ def test_executors_may_all_talk_at_once() -> None:
         for each in threads:
             each.start()
         for each in threads:
-            each.join(60)
+            each.join(DEADLINE_S)
         assert failures == []
         assert [it.blocks.end(f"clicks-{n}") for n in range(8)] == [50] * 8

@@ -14,7 +14,7 @@ import pytest
 from pyspark import TaskContext
 
 from tests.receivers.driver.driver_world import DriverWorld, Silent, driver, executor
-from tests.waiting import wait_for
+from tests.waiting import DEADLINE_S, wait_for
 from tidemill.common.rpc.server import RpcServer
 from tidemill.receivers.blocks.files import BlockFolders
 from tidemill.receivers.driver.executor_calls import ExecutorCalls
@@ -89,7 +89,7 @@ def test_the_driver_can_end_it(it: World) -> None:
     calls = ExecutorCalls(SECRET)
     for endpoint in registry.refuse_all():
         assert calls.tell(endpoint, StopReceiver("enough"))
-    task.join(60)
+    task.join(DEADLINE_S)
     calls.close()
     assert ended == [""]
     assert registry.get(0).endpoint == ""

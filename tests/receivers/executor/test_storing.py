@@ -15,6 +15,7 @@ from pyspark.sql import Row
 from pyspark.sql.types import LongType, StructField, StructType
 
 from tests.receivers.helpers import PATIENCE_S, Idle, InThread, World, running
+from tests.waiting import DEADLINE_S
 from tidemill.common.clock import SystemClock
 from tidemill.errors import (
     IllegalStateError,
@@ -480,7 +481,7 @@ class Joining(Idle):
                 return
 
     def onStop(self) -> None:
-        self.thread.join(30)
+        self.thread.join(DEADLINE_S)
         self.calls.append("stuck" if self.thread.is_alive() else "stop")
 
 

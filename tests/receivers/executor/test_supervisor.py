@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import socket
 import sys
 import threading
 from collections.abc import Callable
@@ -21,14 +22,24 @@ from tidemill.receivers.receiver import Receiver
 
 
 class FailsToStart(Idle):
-    def __init__(self, failures: int) -> None:
+    def __init__(
+        self, failures: int, fail: Callable[[], Exception] = lambda: OSError("port 80 is taken")
+    ) -> None:
         super().__init__()
         self.failures = failures
+        self.fail = fail
 
     def onStart(self) -> None:
         super().onStart()
         if len(self.calls) <= 2 * self.failures:
-            raise ConnectionError("nobody there")
+            raise self.fail()
+
+
+def unreachable() -> Exception:
+    """Return an error of a library that did not get a connection."""
+    error = RuntimeError("no broker")
+    error.__cause__ = ConnectionRefusedError("nobody there")
+    return error
 
 
 class Guarded(Idle):
@@ -148,10 +159,52 @@ def test_one_that_cannot_start_is_reported_and_tries_again_after_the_delay() -> 
         wait_for(lambda: receiver.calls == ["start", "stop"] * 2 + ["start"], "the third start")
         assert receiver.isStarted()
         assert [message for message, _ in world.driver.errors] == [
-            "the receiver could not start; it is restarted in 2000 ms"
-        ] * 2
-        assert "ConnectionError: nobody there" in world.driver.errors[0][1]
+            f"it could not start (try {attempt} of 10); it is restarted in 2000 ms"
+            for attempt in (1, 2)
+        ]
+        assert "OSError: port 80 is taken" in world.driver.errors[0][1]
     assert receiver.calls == ["start", "stop"] * 3
+
+
+def test_one_that_never_starts_ends_as_failed() -> None:
+    receiver = FailsToStart(failures=99)
+    with running(receiver, restart_delay_ms=2000, max_failed_starts=3) as world:
+        for attempt in (1, 2):
+            world.clock.await_waiter(2000 * attempt)
+            world.clock.advance(2000)
+        world.supervisor.wait()
+        assert receiver.calls == ["start", "stop"] * 3
+        assert world.supervisor.end_message == "it could not start, 3 times in a row"
+        assert "OSError: port 80 is taken" in world.supervisor.end_error
+        assert len(world.driver.errors) == 2
+
+
+@pytest.mark.parametrize("fail", [unreachable, TimeoutError, socket.gaierror])
+def test_one_that_cannot_connect_tries_for_ever(fail: Callable[[], Exception]) -> None:
+    receiver = FailsToStart(4, fail)
+    with running(receiver, restart_delay_ms=2000, max_failed_starts=3) as world:
+        for attempt in range(1, 5):
+            world.clock.await_waiter(2000 * attempt)
+            world.clock.advance(2000)
+        wait_for(receiver.isStarted, "the fifth start")
+        assert [message for message, _ in world.driver.errors] == [
+            "it could not connect; it is restarted in 2000 ms"
+        ] * 4
+
+
+def test_failed_starts_count_in_a_row_only() -> None:
+    receiver = FailsToStart(failures=2)
+    with running(receiver, restart_delay_ms=2000, max_failed_starts=3) as world:
+        for attempt in (1, 2):
+            world.clock.await_waiter(2000 * attempt)
+            world.clock.advance(2000)
+        wait_for(receiver.isStarted, "the third start")
+        receiver.failures = 4  # the next one fails as well
+        world.supervisor.restart("the connection has ended", None)
+        world.clock.await_waiter(6000)
+        world.clock.advance(2000)
+        wait_for(lambda: len(world.driver.errors) == 4, "the failure")
+        assert world.driver.errors[-1][0].startswith("it could not start (try 1 of 3)")
 
 
 def test_one_that_receives_inside_of_on_start_can_be_stopped() -> None:

@@ -22,7 +22,7 @@ from tests.sql.streams import LONG, FedQuery, plans, settings_of
 
 SCHEMA = "k int, g string, n bigint"
 COLUMNS = ["k", "g", "n"]
-EXAMPLES = 150 if LONG else 3
+EXAMPLES = 150 if LONG else 40
 
 
 @pytest.fixture(scope="module")

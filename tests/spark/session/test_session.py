@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,8 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 import tidemill
+from tests.waiting import DEADLINE_S
+from tidemill.failures import failed_streams
 from tidemill.spark.session import session as session_module
 
 UDS = "spark.python.unix.domain.socket.enabled"
@@ -28,7 +31,7 @@ def run(code: str, tmp_path: Path, **environment: str) -> subprocess.CompletedPr
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=DEADLINE_S,
         check=False,
     )
 
@@ -45,9 +48,64 @@ print(worker == sys.prefix, tidemill.session() is spark)
 print(open(conf.get("tidemill.spark.log")).read().count("log4j") > 0)
 """,
         tmp_path,
+        TMPDIR=str(tmp_path),
     )
     assert done.stdout.splitlines() == ["true mine false", "True True", "True"]
     assert done.stderr == ""
+    assert list(tmp_path.glob("tidemill-*.log")) == []  # it has ended well
+
+
+def test_a_query_that_nobody_awaits_fails_in_sight_and_leaves_its_logs(tmp_path: Path) -> None:
+    """A program without any logging of its own, in a real process."""
+    done = run(
+        """
+import tidemill
+from tests.waiting import wait_for
+spark = tidemill.session(master="local[1]", config={"spark.ui.enabled": False}, quiet=True)
+rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
+def save(df, batch_id):
+    raise ConnectionError("the database is away")
+query = rows.writeStream.foreachBatch(save).queryName("prices").start()
+wait_for(lambda: not query.isActive, "the failure")
+""",
+        tmp_path,
+        TMPDIR=str(tmp_path),
+    )
+    assert done.returncode == 0
+    head, *lines = done.stderr.splitlines()
+    assert re.match(
+        r"[\d-]{10} [\d:]{8},\d{3} ERROR tidemill\.sql\.query_manager: the query 'prices' ", head
+    )
+    assert lines[:2] == ["Traceback (most recent call last):", '  File "<string>", line 7, in save']
+    assert lines.count("ConnectionError: the database is away") == 1
+    assert len(lines) < 20
+    logs = sorted(path.name for path in tmp_path.glob("tidemill-*.log"))
+    assert [re.sub(r"-\d+-.*", "", name) for name in logs] == [
+        "tidemill-failures",
+        "tidemill-spark",
+    ]
+    for name in logs:
+        assert str(tmp_path / name) in lines[-1]
+
+
+def test_the_log_of_a_program_that_crashed_is_kept_and_named(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(failed_streams, "_has_failed", False)
+    log = tmp_path / "spark.log"
+    log.touch()
+    monkeypatch.setattr(sys, "last_value", ValueError("x"), raising=False)
+    session_module._remove_log(str(log), os.getpid())
+    assert capfd.readouterr().err == f"tidemill: Spark's own log is in {log}\n"
+    monkeypatch.delattr(sys, "last_value")
+    session_module._remove_log(str(log), os.getpid() + 1)  # a process that was forked
+    assert log.exists()
+    monkeypatch.setattr(failed_streams, "_has_failed", True)
+    session_module._remove_log(str(log), os.getpid())
+    assert log.exists()
+    monkeypatch.setattr(failed_streams, "_has_failed", False)
+    session_module._remove_log(str(log), os.getpid())
+    assert not log.exists()
 
 
 def test_a_setting_of_the_users_is_never_changed(tmp_path: Path) -> None:

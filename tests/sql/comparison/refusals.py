@@ -182,13 +182,3 @@ TIDEMILL_IS_EARLIER = {
     "foreachBatch of a number", "exceptAll", "a pandas aggregate", "text of a number",
 }  # fmt: skip
 """Programs that Tidemill refuses when they are built or started, and Spark in the first batch."""
-
-OTHER_TYPES = {
-    "a schema for a rate",  # UnsupportedOperationException
-    "a socket without a host",  # AnalysisException
-}  # fmt: skip
-"""Programs that both refuse at the same moment, Tidemill with another of Spark's types.
-
-Besides, Tidemill's UnsupportedError is of no type of Spark's, where Spark's error for an operation that
-cannot be streamed is an AnalysisException.
-"""

@@ -7,12 +7,11 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.sql.comparison.engines import BUILDING, RUNNING, STARTING, Failure
+from tests.sql.comparison.engines import BUILDING, RUNNING, STARTING
 from tests.sql.comparison.refusals import (
     BOTH_REFUSE,
     ONLY_SPARK_REFUSES,
     ONLY_TIDEMILL_REFUSES,
-    OTHER_TYPES,
     TIDEMILL_IS_EARLIER,
 )
 from tests.sql.comparison.refusing import attempt
@@ -35,15 +34,8 @@ def test_both_refuse(name: str, sparks: SparkSession, spark: SparkSession, tmp_p
         assert moments.index(ours.moment) < moments.index(theirs.moment)
         return
     assert ours.moment == theirs.moment, ours.message
-    if ours.condition is not None or theirs.moment == RUNNING:
-        assert ours.condition == theirs.condition, ours.message
-    assert is_caught_alike(name, theirs, ours), (theirs.types, ours.types)
-
-
-def is_caught_alike(name: str, theirs: Failure, ours: Failure) -> bool:
-    if name in OTHER_TYPES:
-        return not theirs.types <= ours.types
-    return theirs.types <= ours.types or (ours.is_unsupported and not ours.types)
+    assert ours.condition == theirs.condition, ours.message
+    assert theirs.types <= ours.types
 
 
 @pytest.mark.parametrize("name", chosen(ONLY_SPARK_REFUSES, 2))

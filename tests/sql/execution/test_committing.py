@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tests.sql.batches import Batches, stopped_at_end
 from tests.sql.execution.numbers import read
-from tests.waiting import wait_for
+from tests.waiting import DEADLINE_S, wait_for
 from tidemill.batches import runner
 from tidemill.sql.query_errors import QueryFailedError
 from tidemill.testing import MemoryStream
@@ -69,7 +69,7 @@ def test_a_stop_does_not_commit_the_batch_that_it_cancels(
     numbers.add([(1,), (2,)])
     swallowing = Swallowing(tmp_path / "gate", jobs, group)
     query = Batches(on_batch=swallowing).start(read(spark, numbers), checkpoint)
-    assert swallowing.began.wait(60)
+    assert swallowing.began.wait(DEADLINE_S)
     query.stop()
     assert swallowing.swallowed.is_set()
     assert query.exception() is None
@@ -145,17 +145,17 @@ def test_a_graceful_stop_of_one_batch_runs_no_second_one(
 
     def wait(df: DataFrame, batch_id: int) -> None:
         began.set()
-        assert go_on.wait(60)
+        assert go_on.wait(DEADLINE_S)
 
     batches = Batches(on_batch=wait)
     query = batches.start(read(spark, numbers), tmp_path / "checkpoint", trigger={"once": True})
-    assert began.wait(60)
+    assert began.wait(DEADLINE_S)
     numbers.add([(2,)])
     stopping = threading.Thread(target=lambda: query.stop(graceful=True))
     stopping.start()
     wait_for(lambda: query.status["message"].startswith("Stopping"), "the stop to begin")
     go_on.set()
-    stopping.join(60)
+    stopping.join(DEADLINE_S)
     assert batches.runs == [0]
 
 

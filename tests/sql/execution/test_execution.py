@@ -15,7 +15,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 import tidemill
 from tests.sql.batches import Batches, advance, first_trigger, stopped_at_end
 from tests.sql.execution.numbers import read, rows
-from tests.waiting import wait_for
+from tests.waiting import DEADLINE_S, wait_for
 from tidemill.batches.batch import RangeSize
 from tidemill.batches.table_source import SplitSource
 from tidemill.sources.registry import unregister_source
@@ -230,7 +230,7 @@ def test_a_graceful_stop_ends_with_a_source_that_never_does(
     batches = Batches()
     query = batches.start(spark.readStream.format(endless).load(), tmp_path / "c")
     wait_for(lambda: len(batches.rows) > 1, "two batches")
-    query.stop(graceful=True, timeout=60)
+    query.stop(graceful=True, timeout=DEADLINE_S)
     assert not query.isActive
     read_so_far = sorted(row[0] for batch in batches.rows.values() for row in batch)
     assert read_so_far == list(range(len(read_so_far)))
@@ -343,7 +343,8 @@ def test_jobs_carry_the_call_that_started_their_query(
 
     def look(df: Any, batch_id: int) -> None:
         context = df.sparkSession.sparkContext
-        seen.append(str(context.getLocalProperty("callSite.short")))
+        for form in ("short", "long"):
+            seen.append(str(context.getLocalProperty(f"callSite.{form}")))
         context.parallelize([1]).count()  # PySpark takes it away
 
     writer = read(spark, numbers).writeStream.foreachBatch(look)
@@ -357,7 +358,7 @@ def test_jobs_carry_the_call_that_started_their_query(
         for number, text in enumerate(Path(__file__).read_text().splitlines(), 1)
         if "str(tmp_path)).start()" in text
     )
-    assert seen == [f"start at test_execution.py:{line}"] * 2
+    assert seen == [f"start at test_execution.py:{line}"] * 4
 
 
 def test_progress_says_what_a_source_has_and_not_where_the_batch_ended(

@@ -13,7 +13,7 @@ from pyspark.sql.types import StringType
 
 from tests.sql.batches import Batches, first_trigger, stopped_at_end
 from tests.sql.execution.numbers import read, rows
-from tests.waiting import wait_for
+from tests.waiting import DEADLINE_S, wait_for
 from tidemill.errors import StopTimeoutError
 from tidemill.sql.query_errors import QueryFailedError
 from tidemill.testing import ManualClock, MemoryStream
@@ -48,6 +48,36 @@ def test_waiting_for_the_end_of_any_query(spark: SparkSession, numbers: MemorySt
         assert spark.streams.awaitAnyTermination(0.01) is False
     assert spark.streams.awaitAnyTermination(60) is True
     spark.streams.resetTerminated()
+
+
+def test_finishing_ends_a_query_after_the_running_batch(
+    spark: SparkSession, numbers: MemoryStream, tmp_path: Path
+) -> None:
+    begun, go = threading.Event(), threading.Event()
+
+    def wait(df: Any, batch_id: int) -> None:
+        begun.set()
+        go.wait(DEADLINE_S)
+
+    batches = Batches(on_batch=wait)
+    query = batches.start(read(spark, numbers), tmp_path)
+    assert query._running_batch is None
+    numbers.add(rows(1))
+    assert begun.wait(DEADLINE_S)
+    numbers.add(rows(2))
+    assert query._running_batch == f"batch 0 of the query {query.id}"
+    finishing = threading.Thread(target=query._finish, args=(60,))
+    finishing.start()
+    wait_for(lambda: query.status["message"] == "Stopping after the running batch", "the request")
+    go.set()
+    finishing.join(DEADLINE_S)
+    assert not query.isActive
+    assert query.exception() is None
+    assert batches.runs == [0]
+    again = batches.start(read(spark, numbers), tmp_path)
+    with stopped_at_end(again):
+        again.processAllAvailable()
+    assert batches.runs == [0, 1]
 
 
 def test_stopping_twice_and_from_inside(spark: SparkSession, numbers: MemoryStream) -> None:
@@ -85,7 +115,7 @@ def test_a_batch_that_runs_is_abandoned_and_runs_again_with_the_same_rows(
     numbers.add(rows(3))
     stopping = threading.Thread(target=query.stop)
     stopping.start()
-    stopping.join(60)
+    stopping.join(DEADLINE_S)
     assert not stopping.is_alive()
     assert query.exception() is None
     assert batches.rows == {}
@@ -105,13 +135,13 @@ def test_a_graceful_stop_processes_what_has_arrived(
 
     def wait(df: Any, batch_id: int) -> None:
         began.set()
-        assert go_on.wait(60)
+        assert go_on.wait(DEADLINE_S)
 
     batches = Batches(on_batch=wait)
     numbers.add(rows(1))
     hourly = {"processingTime": "1 hour"}
     query = batches.start(read(spark, numbers), tmp_path / "c", trigger=hourly, clock=ManualClock())
-    assert began.wait(60)
+    assert began.wait(DEADLINE_S)
     numbers.add(rows(2))
     with pytest.raises(StopTimeoutError, match=r"has not stopped within 0\.01 s"):
         query.stop(graceful=True, timeout=0.01)
@@ -129,12 +159,12 @@ def test_a_graceful_stop_that_takes_too_long_can_be_cut_short(
 
     def wait(df: Any, batch_id: int) -> None:
         began.set()
-        go_on.wait(60)
+        go_on.wait(DEADLINE_S)
 
     batches = Batches(on_batch=wait)
     numbers.add(rows(1))
     query = batches.start(read(spark, numbers), tmp_path / "c")
-    assert began.wait(60)
+    assert began.wait(DEADLINE_S)
     numbers.add(rows(2))
     with pytest.raises(StopTimeoutError):
         query.stop(graceful=True, timeout=0.01)

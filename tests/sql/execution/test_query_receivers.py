@@ -17,7 +17,7 @@ from pyspark.sql import functions as sql
 
 from tests.receivers.connectors.broker import Broker
 from tests.sql.batches import Batches, session_settings, stopped_at_end
-from tests.waiting import wait_for
+from tests.waiting import DEADLINE_S, wait_for
 from tidemill.errors import UnsupportedError
 from tidemill.receivers import Receiver, register_receiver
 from tidemill.receivers.driver.tracker import ReceiverTracker
@@ -42,7 +42,7 @@ class Post:
         wait_for(self.file.exists, "the receiver")
         body = "\n".join(lines).encode()
         request = urllib.request.Request(self.file.read_text().strip(), body, method="POST")
-        with urllib.request.urlopen(request, timeout=60) as answer:
+        with urllib.request.urlopen(request, timeout=DEADLINE_S) as answer:
             assert answer.status in (200, 202)
 
 
@@ -225,7 +225,7 @@ def test_a_graceful_stop_processes_all_that_was_stored(spark: SparkSession, tmp_
 
     def wait(df: Any, batch_id: int) -> None:
         began.set()
-        assert go_on.wait(60)
+        assert go_on.wait(DEADLINE_S)
 
     post, batches = Post(tmp_path / "address"), Batches(on_batch=wait)
     lines = (
@@ -236,10 +236,10 @@ def test_a_graceful_stop_processes_all_that_was_stored(spark: SparkSession, tmp_
     )
     query = batches.start(lines, tmp_path / "c")
     post("0")
-    assert began.wait(60)
+    assert began.wait(DEADLINE_S)
     for number in range(1, 5):
         post(str(number))
     threading.Timer(0.2, go_on.set).start()
-    query.stop(graceful=True, timeout=120)
+    query.stop(graceful=True, timeout=DEADLINE_S)
     assert all_values(batches) == ["0", "1", "2", "3", "4"]
     assert not post.file.exists()

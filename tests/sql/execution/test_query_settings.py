@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 from tests.sql.batches import Batches, advance, first_trigger, session_settings, stopped_at_end
@@ -157,3 +158,48 @@ def test_lists_of_a_file_sink_stay_if_wanted(
             query.processAllAvailable()
     manifest = (tmp_path / "out" / "_spark_metadata").iterdir()
     assert {path.name for path in manifest if path.name[0] != "."} == names
+
+
+def test_the_path_of_start_wins_over_the_option_only_if_it_may(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "0.txt").write_text("tide")
+    writer = spark.readStream.text(str(tmp_path / "in")).writeStream.trigger(availableNow=True)
+    writer = writer.format("text").option("path", str(tmp_path / "other"))
+    writer = writer.option("checkpointLocation", str(tmp_path / "c"))
+    with pytest.raises(AnalysisException, match=r"legacy\.pathOptionBehavior\.enabled"):
+        writer.start(str(tmp_path / "out"))
+    with session_settings(spark, {"spark.sql.legacy.pathOptionBehavior.enabled": "true"}):
+        writer.start(str(tmp_path / "out")).awaitTermination()
+    assert [row.value for row in spark.read.text(str(tmp_path / "out")).collect()] == ["tide"]
+    assert not (tmp_path / "other").exists()
+
+
+def test_every_source_needs_a_name_if_sources_may_change(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    settings = {"spark.sql.streaming.queryEvolution.enableSourceEvolution": "true"}
+    with session_settings(spark, settings):
+        for reader in (spark.readStream.format("rate"), spark.readStream.format("text")):
+            with pytest.raises(AnalysisException) as unnamed:
+                reader.load(str(tmp_path))
+            assert unnamed.value.getCondition() == (
+                "STREAMING_QUERY_EVOLUTION_ERROR.UNNAMED_STREAMING_SOURCES_WITH_ENFORCEMENT"
+            )
+            assert reader.name("mine").load(str(tmp_path)).isStreaming
+    assert spark.readStream.format("rate").name("mine").load().isStreaming
+
+
+def test_a_sink_needs_a_name_if_sinks_may_change(spark: SparkSession) -> None:
+    writer: Any = spark.readStream.format("rate").load().writeStream.format("noop")
+    with pytest.raises(AnalysisException) as bad:
+        writer.name("a b")
+    assert bad.value.getCondition() == "STREAMING_QUERY_EVOLUTION_ERROR.INVALID_SINK_NAME"
+    assert bad.value.getSqlState() == "42KDE"
+    with session_settings(
+        spark, {"spark.sql.streaming.queryEvolution.enableSinkEvolution": "true"}
+    ):
+        with pytest.raises(AnalysisException, match=r"writeStream\.name"):
+            writer.start()
+        writer.name("mine").start().stop()

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.errors import IllegalArgumentException
 
-from tests.waiting import wait_for
+from tests.waiting import DEADLINE_S, wait_for
 from tidemill.errors import UsageError
 from tidemill.sql.execution.triggers import (
     AvailableNow,
@@ -130,7 +130,7 @@ def test_batches_begin_at_multiples_of_the_interval() -> None:
     for time_ms in (1100, 1200):
         waiting.acquire()
         clock.set_to(time_ms)
-    thread.join(60)
+    thread.join(DEADLINE_S)
     assert began == [1030, 1100, 1200]
 
 
@@ -153,7 +153,7 @@ def test_a_trigger_that_waits_can_be_stopped() -> None:
         target=run_on_trigger, args=(ProcessingTime(1000), clock, batch, stopping.is_set)
     )
     thread.start()
-    assert began.wait(60)
+    assert began.wait(DEADLINE_S)
     stopping.set()
     wait_for(lambda: clock.interrupt_waiters() or not thread.is_alive(), "the trigger to end")
 

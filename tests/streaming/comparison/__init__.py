@@ -8,5 +8,5 @@
 - :mod:`pending` says which differences are known and not compared;
 - :mod:`durable` runs a program with a checkpoint directory straight through, and with restarts, faults and
   kills: what it writes has to be the same;
-- :mod:`refusals` lists calls that one of the engines refuses.
+- :mod:`calls` lists calls of every method, with good and wrong arguments, in every state of a context.
 """

@@ -209,10 +209,7 @@ def planned(point: str, occurrence: int) -> Planned:
 def main(folder: Path) -> None:
     keep_little()
     program: Program = pickle.loads((folder / PROGRAM).read_bytes())  # noqa: S301
-    config = {
-        "spark.ui.enabled": False,
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-    }
+    config = {"spark.ui.enabled": False}
     spark = tidemill.session("durable", master="local[2]", config=config, quiet=True)
     DurableRun(program, folder).run(spark.sparkContext)
 

@@ -13,7 +13,7 @@ from typing import Any
 from pyspark import RDD, SparkContext
 
 from tests.streaming.comparison.feeding import BASE_MS, BATCH_MS
-from tests.streaming.comparison.programs import Program
+from tests.streaming.comparison.programs import Keep, Program
 from tidemill import streaming
 from tidemill.testing import BatchDriver, ManualClock
 
@@ -43,7 +43,7 @@ def kept_in(record: Record) -> Callable[[str, Any], None]:
 
 def run_on_spark(program: Program, sc: SparkContext, folder: Path) -> Record:
     record: Record = {}
-    with _manual_clock(sc), warnings.catch_warnings():
+    with manual_clock(sc), warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
         ssc = sparks.StreamingContext(sc, BATCH_MS // 1000)
     try:
@@ -87,6 +87,39 @@ def run_on_tidemill(program: Program, sc: SparkContext, folder: Path, durable: b
     return record
 
 
+def run_on_both(
+    sc: SparkContext, batches: int, build: Callable[[Any, Keep], None]
+) -> tuple[Record, Record]:
+    """Run what ``build`` makes of a context on Spark, then on Tidemill. Return what each output has kept."""
+    theirs: Record = {}
+    ours: Record = {}
+    with manual_clock(sc), warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        ssc: Any = sparks.StreamingContext(sc, BATCH_MS // 1000)
+    try:
+        spark_clock = ssc._jssc.ssc().scheduler().clock()
+        spark_clock.setTime(BASE_MS)
+        build(ssc, kept_in(theirs))
+        over = threading.Semaphore(0)
+        ssc.queueStream([[0]]).foreachRDD(lambda rdd: over.release())  # the last job of each batch
+        ssc.start()
+        for number in range(batches):
+            spark_clock.advance(BATCH_MS)
+            assert over.acquire(timeout=TIMEOUT_S), f"batch {number} of Spark's did not end"
+    finally:
+        ssc.stop(stopSparkContext=False)
+    clock = ManualClock(BASE_MS)
+    ssc = streaming.StreamingContext(sc, BATCH_MS // 1000, clock=clock)
+    try:
+        build(ssc, kept_in(ours))
+        ssc.start()
+        for _ in range(batches):
+            BatchDriver(ssc, clock).run(1, TIMEOUT_S)
+    finally:
+        ssc.stop(stopSparkContext=False)
+    return theirs, ours
+
+
 def input_folders(program: Program, folder: Path) -> list[Path]:
     return [folder / f"input-{number}" for number in range(len(program.inputs))]
 
@@ -97,7 +130,7 @@ def feed(program: Program, folders: list[Path], number: int) -> None:
 
 
 @contextmanager
-def _manual_clock(sc: SparkContext) -> Iterator[None]:
+def manual_clock(sc: SparkContext) -> Iterator[None]:
     """Let Spark's own streaming contexts that are made inside have a clock that a test moves."""
     conf = sc._jsc.sc().conf()
     conf.set("spark.streaming.clock", "org.apache.spark.util.ManualClock")

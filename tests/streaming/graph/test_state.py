@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark import SparkContext
+from pyspark import RDD, SparkContext
 
 from tests.manual_stream import Stream
 from tests.streaming.graph.meeting import Meeting
+from tests.streaming.lineage import lineage_size
+from tests.waiting import DEADLINE_S
 from tidemill.errors import BatchError, IllegalStateError, OptionError, ProgramError
 from tidemill.state.keys import stable_hash
 from tidemill.streaming import DStream, StateSpec
@@ -241,13 +244,60 @@ def test_a_spec_that_makes_no_sense_is_refused() -> None:
     assert caught.value.option == "partitionFunc"
 
 
-def test_state_needs_a_checkpoint_directory(stream: Stream) -> None:
+def test_state_needs_a_directory(stream: Stream, sc: SparkContext) -> None:
+    sc.setCheckpointDir(None)  # type: ignore[arg-type]  # an earlier stream may have set it
     stream.ssc.queueStream([]).updateStateByKey(total).pprint()
     with pytest.raises(
         ProgramError, match=r"updateStateByKey at test_state.py.*checkpoint"
     ) as caught:
         stream.ssc.start()
     assert caught.value.stream.startswith("updateStateByKey at test_state.py:")
+
+
+def test_sparks_own_directory_is_enough(
+    new_stream: Streams, sc: SparkContext, tmp_path: Path
+) -> None:
+    """As in Spark, such a stream is not durable: it may have RDDs in its queue and locks in its functions."""
+    sc.setCheckpointDir(str(tmp_path))
+    lock = threading.Lock()
+    for _ in range(2):  # the second begins anew
+        stream = new_stream()
+        queue = [sc.parallelize([("a", n)], 1) for n in (1, 2)]
+        states = stream.ssc.queueStream(queue).updateStateByKey(add_up(), initialRDD=[("b", 5)])
+        results = collected(states.checkpoint(1))
+
+        def locked(rdd: RDD[Any]) -> None:
+            with lock:
+                assert rdd.isCheckpointed
+
+        states.foreachRDD(locked)
+        stream.start_and_run(3)
+        assert list(tmp_path.rglob("stream-*"))
+        stream.ssc.stop(stopSparkContext=False)
+        assert [sorted(batch) for batch in results] == [
+            [("a", 1), ("b", 5)],
+            [("a", 3), ("b", 5)],
+            [("a", 3), ("b", 5)],
+        ]
+        assert list(tmp_path.rglob("stream-*")) == []
+
+
+def test_a_stream_whose_state_cannot_go_on_stops(
+    new_stream: Streams, sc: SparkContext, tmp_path: Path
+) -> None:
+    sc.setCheckpointDir(str(tmp_path))
+    stream = new_stream()
+    states = stream.ssc.queueStream([[("a", 1)], [("a", 0)], [("a", 1)]]).updateStateByKey(
+        lambda new, old: (old or 0) + 1 // new[0]
+    )
+    results = collected(states)
+    stream.ssc.start()
+    with pytest.raises(BatchError, match="ZeroDivisionError"):
+        stream.driver.run(3, timeout_s=300)
+    with pytest.raises(BatchError, match="ZeroDivisionError") as caught:
+        stream.ssc.awaitTermination(300)
+    assert results == [[("a", 1)]]
+    assert "The stream stops, and its state ends with it." in str(caught.value)
 
 
 def test_state_goes_on_where_no_output_asks_for_it(new_stream: Streams, tmp_path: Path) -> None:
@@ -283,7 +333,7 @@ def test_neither_lineage_nor_cache_grows(new_stream: Streams, tmp_path: Path) ->
     before = persistent.size()
     depths: list[int] = []
     states = stream.ssc.queueStream([[("a", 1)]] * 30).updateStateByKey(add_up())
-    states.foreachRDD(lambda rdd: depths.append(len(rdd.toDebugString().splitlines())))
+    states.foreachRDD(lambda rdd: depths.append(lineage_size(rdd)))
     stream.start_and_run(30)
     assert max(depths[15:]) <= max(depths[:15])
     assert stream.ssc.sparkContext._jsc.getPersistentRDDs().size() <= before + 2
@@ -323,7 +373,7 @@ def test_outputs_of_one_batch_run_at_once_where_asked_and_batches_never(
         # Imported here, so that the pickled program has a reference to it and not a copy.
         from tests.streaming.graph.meeting import Meeting
 
-        Meeting.barrier.wait(120)
+        Meeting.barrier.wait(DEADLINE_S)
         Meeting.met.append(rdd.collect())
 
     states.foreachRDD(meet)

@@ -150,6 +150,20 @@ def test_a_function_that_cannot_be_called_is_refused_at_the_call(
         stream.ssc.queueStream([[1]]).foreachRDD(function)
 
 
+def test_an_argument_with_a_default_may_follow_the_time_and_the_rdd(stream: Stream) -> None:
+    """As in PySpark: programs bind the variable of a loop like that."""
+    seen: list[Any] = []
+    numbers = stream.ssc.queueStream([[1], [2]])
+    for name in ("a", "b"):
+
+        def note(time: Any, rdd: Any, name: str = name) -> None:
+            seen.append((name, rdd.collect()))
+
+        numbers.foreachRDD(note)
+    stream.start_and_run(2)
+    assert seen == [("a", [1]), ("b", [1]), ("a", [2]), ("b", [2])]
+
+
 def test_the_wrong_arity_of_a_function_is_the_error_that_pyspark_raises(stream: Stream) -> None:
     numbers = stream.ssc.queueStream([[1]])
     with pytest.raises(AssertionError, match="transform needs a function of one RDD"):
@@ -189,6 +203,10 @@ def test_streams_that_do_not_fit_together_are_refused(
         a.join(slow)
     with pytest.raises(ValueError, match="different StreamingContexts"):
         a.join(new_stream().ssc.queueStream([[1]]))
+    other = new_stream().ssc
+    for combine in (stream.ssc.union, other.union, lambda *two: other.transform([two[0]], None)):
+        with pytest.raises(ValueError, match="different StreamingContexts"):
+            combine(a, other.queueStream([[2]]))
     with pytest.raises(ValueError, match="at least one DStream"):
         stream.ssc.union()
     with pytest.raises(ValueError, match="at least one DStream"):

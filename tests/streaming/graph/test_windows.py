@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.manual_stream import Stream
+from tests.streaming.lineage import lineage_size
 from tidemill.errors import BatchError, UsageError
 from tidemill.streaming.graph.reduced_windows import (
     ReducedWindowNode,
@@ -144,9 +145,7 @@ def test_a_window_longer_than_its_lineage_may_grow(stream: Stream) -> None:
     sums: list[int] = []
 
     def look(rdd: Any) -> None:
-        lines = rdd.toDebugString().decode().splitlines()
-        # An RDD that is cached by now has a second line, which says how.
-        depths.append(sum("CachedPartitions" not in line for line in lines))
+        depths.append(lineage_size(rdd))
         sums.append(dict(rdd.collect())["k"])
 
     source.reduceByKeyAndWindow(add, sub, 4).foreachRDD(look)

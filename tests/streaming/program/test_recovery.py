@@ -9,6 +9,7 @@ import pickle
 import pickletools
 import shutil
 import stat
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -259,6 +260,98 @@ def test_an_empty_directory_hidden_files_and_an_interrupted_start_do_no_harm(run
         assert (runs.checkpoint / path).read_text() == "x"
 
 
+def test_a_start_that_failed_before_the_program_was_written_can_be_repeated(
+    runs: Runs, tmp_path: Path
+) -> None:
+    """The sources have noted by then what was there before the stream."""
+    (tmp_path / "in").mkdir()
+
+    def counting(initial: Any) -> Callable[[StreamingContext], None]:
+        def build(ssc: StreamingContext) -> None:
+            lines = ssc.textFileStream(str(tmp_path / "in"))
+            states = lines.map(lambda line: (line, 1)).updateStateByKey(
+                lambda new, old: sum(new) + (old or 0), initialRDD=initial
+            )
+            save(states, runs.results)
+
+        return build
+
+    bad = runs.sc.parallelize([0], 1).map(lambda n: ("a", 1 // n))
+    with pytest.raises(Exception, match="ZeroDivisionError"):
+        runs.context(counting(bad)).start()
+    assert list(runs.checkpoint.glob("sources/*/*"))
+    runs.run(counting([("a", 1)]), 1)
+    assert list(runs.written().values()) == [[["a", 1]]]
+
+
+def test_a_restart_leaves_the_checkpoints_of_the_programs_own_rdds(runs: Runs) -> None:
+    """They are where the stream has its RDDs, once it has been started in the same Spark context."""
+
+    def other(ssc: StreamingContext) -> None:
+        ssc.queueStream([[1]]).foreachRDD(lambda rdd: None)
+
+    runs.run(count_words(runs), 1)
+    own = runs.sc.parallelize(range(4), 1).map(lambda n: n * 2)
+    own.checkpoint()
+    assert own.count() == 4
+    assert str(runs.checkpoint) in str(own.getCheckpointFile())
+    first, runs.checkpoint = runs.checkpoint, runs.checkpoint.parent / "other"
+    runs.run(other, 1)
+    runs.checkpoint = first
+    runs.run(count_words(runs), 1)
+    assert own.collect() == [0, 2, 4, 6]
+    # Of another driver, such as an earlier one, they are of no use.
+    left = runs.checkpoint / "rdds" / str(uuid.uuid4())
+    left.mkdir()
+    runs.run(count_words(runs), 1)
+    assert not left.exists()
+
+
+def test_the_life_of_a_context_that_is_got_or_created(runs: Runs) -> None:
+    """The setup names no directory: the path is the checkpoint directory, also for state."""
+
+    def build(ssc: StreamingContext) -> None:
+        states = ssc.queueStream([[("a", n)] for n in range(1, 6)]).updateStateByKey(
+            lambda new, old: sum(new) + (old or 0)
+        )
+        save(states.checkpoint(2), runs.results)
+
+    def setup() -> StreamingContext:
+        runs.setups += 1
+        ssc = StreamingContext(runs.sc, 1, clock=runs.clock)
+        runs.contexts.append(ssc)
+        build(ssc)
+        return ssc
+
+    path = str(runs.checkpoint)
+    runs.run(build, 2)
+    assert runs.setups == 1
+    assert StreamingContext.getActive() is None
+    # It is recovered, on the Spark context that there is, and may be stopped without a start.
+    recovered = runs.context(build)
+    assert (runs.setups, recovered.sparkContext) == (1, runs.sc)
+    recovered.stop(stopSparkContext=False)
+    runs.run(build, 1)
+    # An active context is returned, whatever the path is; after its stop that no longer counts.
+    active = runs.context(build)
+    active.start()
+    BatchDriver(active, runs.clock).run(1, timeout_s=300)
+    for any_path in (path, None, str(runs.results / "nowhere")):
+        assert StreamingContext.getActiveOrCreate(any_path, setup) is active
+    active.stop(stopSparkContext=False)
+    assert list(runs.written().values()) == [[["a", 1]], [["a", 3]], [["a", 6]], [["a", 10]]]
+    assert runs.setups == 1
+    # Without its directory the stream begins anew, as often as the directory goes.
+    for setups in (2, 3):
+        shutil.rmtree(path)
+        anew = StreamingContext.getActiveOrCreate(path, setup)
+        assert (runs.setups, anew is active) == (setups, False)
+        anew.start()
+        BatchDriver(anew, runs.clock).run(1, timeout_s=300)
+        anew.stop(stopSparkContext=False)
+        assert list(runs.written().values())[-1] == [["a", 1]]
+
+
 def test_two_drivers_cannot_have_one_directory(runs: Runs) -> None:
     ssc = runs.context(count_words(runs))
     ssc.start()
@@ -441,6 +534,14 @@ class Refused:
     ("make", "message"),
     [
         (lambda sc: sc, r"'use' uses 'captured'.*SparkContext.*rdd\.context"),
+        (
+            lambda sc: sc,
+            "It appears that you are attempting to reference SparkContext from a broadcast",
+        ),
+        (
+            lambda sc: sc.emptyRDD(),
+            "It appears that you are attempting to broadcast an RDD or reference",
+        ),
         (lambda sc: sc.broadcast([1]), r"'use' uses 'captured'.*Broadcast.*first needed"),
         (lambda sc: sc.parallelize([1]), r"'use' uses 'captured'.*RDD.*inside the function"),
         (

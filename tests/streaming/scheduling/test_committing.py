@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from pyspark import SparkContext
 
-from tests.waiting import wait_for
+from tests.waiting import DEADLINE_S, wait_for
 from tidemill.streaming import StreamingContext
 from tidemill.streaming.scheduling.job_scheduler import JobScheduler
 from tidemill.testing import ManualClock
@@ -136,7 +136,7 @@ def test_a_function_of_a_recovered_batch_stops_the_stream_while_it_starts(
     def slow_start(self: JobScheduler, time_ms: int) -> None:
         if not returned.is_set():
             assert returned.wait(
-                60
+                DEADLINE_S
             )  # start() goes on when the function of the batch has called stop()
         submitted(self, time_ms)
 

@@ -42,7 +42,7 @@ def pipeline() -> DStreamPipeline:
 def test_batches_come_and_go_while_the_stream_is_cancelled(
     pipeline: DStreamPipeline, monkeypatch: pytest.MonkeyPatch, hasty_threads: None
 ) -> None:
-    monkeypatch.setattr(dstream_pipeline, "cancel_jobs", lambda *_: None)
+    monkeypatch.setattr(dstream_pipeline, "end_jobs", lambda *_: None)
     batches = [Batch(n, n * 1000, {}, {}) for n in range(BATCHES)]
     earlier, later = batches[: BATCHES // 2], batches[BATCHES // 2 :]
     for batch in earlier:
@@ -59,7 +59,7 @@ def test_batches_come_and_go_while_the_stream_is_cancelled(
     with ThreadPoolExecutor(2) as threads:
         at_work = [threads.submit(generate), threads.submit(finish)]
         while not all(each.done() for each in at_work):
-            pipeline.cancel()
+            pipeline.end(MagicMock(is_alive=lambda: False), 1.0)
     for each in at_work:
         each.result()
     for batch in later:  # each is there, once

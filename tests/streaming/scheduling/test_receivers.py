@@ -25,7 +25,7 @@ from tests.receivers.connectors.broker import Broker
 from tests.streaming.program.restarts import Runs
 from tests.streaming.scheduling.scripted import scripted
 from tests.streaming.scheduling.slow_output import Slow
-from tests.waiting import wait_for
+from tests.waiting import DEADLINE_S, wait_for
 from tidemill.common.clock import SystemClock
 from tidemill.errors import SetupError, StopTimeoutError, UsageError
 from tidemill.receivers import HttpReceiver, MqttReceiver, Receiver
@@ -348,6 +348,32 @@ class Flood:
             connection.recv(1)
 
 
+def test_a_receiver_whose_port_is_taken_says_so_and_ends_as_failed(
+    new_stream: Callable[..., Stream],
+    setting: Setting,
+    quick: None,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    setting("spark.tidemill.receiver.maxFailedStarts", "3")
+    stream = new_stream()
+    heard = Everything()
+    stream.ssc.addStreamingListener(heard)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        stream.ssc.receiverStream(HttpReceiver(port)).pprint()
+        stream.ssc.start()
+        wait_for(lambda: heard.stopped, "the end of the receiver")
+    (info,) = heard.stopped
+    assert not info.active()
+    assert info.lastErrorMessage() == "it could not start, 3 times in a row"
+    reason = f"ReceiverError: cannot listen on 127.0.0.1:{port}: Address already in use"
+    assert info.lastError() == reason
+    assert len(heard.errors) == 3
+    (said,) = [each.getMessage() for each in caplog.records if each.levelno >= logging.ERROR]
+    assert said.startswith("the HttpReceiver of receiverStream-1, receiverStream at test_receivers")
+    assert said.endswith(f"it could not start, 3 times in a row\n{reason}")
+
+
 def test_what_a_window_keeps_does_not_hold_the_receiver_back(
     new_stream: Callable[..., Stream], setting: Setting
 ) -> None:
@@ -376,7 +402,7 @@ def test_a_flood_before_a_stalled_job_is_held_back_and_nothing_is_lost(
     counts: list[int] = []
 
     def stall(rdd: Any) -> None:
-        go_on.wait(120)
+        go_on.wait(DEADLINE_S)
         counts.append(rdd.count())
 
     stream.ssc.socketTextStream("127.0.0.1", flood.port).foreachRDD(stall)
@@ -413,7 +439,7 @@ def test_a_posted_record_is_stored_when_the_post_is_answered(
         data=b'[{"id": 1}, {"id": 2}]',
         headers={"Content-Type": "application/json"},
     )
-    with urllib.request.urlopen(request, timeout=60) as answer:
+    with urllib.request.urlopen(request, timeout=DEADLINE_S) as answer:
         assert (answer.status, json.load(answer)) == (200, {"records": 2})
     stream.driver.run()
     assert results == [[{"id": 1}, {"id": 2}]]
@@ -433,7 +459,9 @@ def test_messages_of_a_broker(stream: Stream, tmp_path: Path) -> None:
             "[publish.single('plant/a', reading, qos=1, hostname='127.0.0.1', port=int(sys.argv[1])) "
             "for reading in ('20.5', '21.0')]"
         )
-        subprocess.run([sys.executable, "-c", publish, str(broker.port)], check=True, timeout=60)
+        subprocess.run(
+            [sys.executable, "-c", publish, str(broker.port)], check=True, timeout=DEADLINE_S
+        )
         stream.driver.wait_received(2)
         stream.driver.run()
         assert results == [

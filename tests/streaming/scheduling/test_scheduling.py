@@ -12,7 +12,7 @@ import pytest
 from pyspark import SparkContext
 
 from tests.manual_stream import Stream
-from tests.waiting import wait_for
+from tests.waiting import DEADLINE_S, wait_for
 from tidemill.errors import BatchError
 from tidemill.progress.batch_info import BatchInfo
 from tidemill.streaming import StreamingListener
@@ -99,7 +99,7 @@ def test_a_slow_batch_makes_the_next_ones_wait_and_never_overlaps(
 
     def slow(rdd: Any) -> None:
         assert running.acquire(blocking=False), "two batches at once"
-        release.wait(30)
+        release.wait(DEADLINE_S)
         seen.append(rdd.collect())
         running.release()
 
@@ -118,8 +118,8 @@ def test_concurrent_jobs_run_at_once(
     setting("spark.streaming.concurrentJobs", "2")
     both = threading.Barrier(2)
     numbers = stream.ssc.queueStream([[1]])
-    numbers.foreachRDD(lambda rdd: both.wait(30))
-    numbers.foreachRDD(lambda rdd: both.wait(30))
+    numbers.foreachRDD(lambda rdd: both.wait(DEADLINE_S))
+    numbers.foreachRDD(lambda rdd: both.wait(DEADLINE_S))
     stream.start_and_run(1)
     assert listener.batches[0].failures == {}
 
@@ -275,7 +275,7 @@ def test_batches_that_end_out_of_order_are_all_announced_and_forgotten(
     def run(rdd: Any) -> None:
         records = rdd.collect()
         if records == [1]:
-            assert second_is_over.wait(30)
+            assert second_is_over.wait(DEADLINE_S)
         results.append(records)
         if records == [2]:
             second_is_over.set()
@@ -283,7 +283,7 @@ def test_batches_that_end_out_of_order_are_all_announced_and_forgotten(
     stream.ssc.queueStream([[1], [2], [3]]).foreachRDD(run)
     stream.ssc.start()
     stream.clock.advance(2000)
-    assert second_is_over.wait(30)
+    assert second_is_over.wait(DEADLINE_S)
     stream.driver.run(1)
     assert results[0] == [2]
     assert sorted(results) == [[1], [2], [3]]
@@ -352,14 +352,14 @@ def test_a_slice_has_the_batches_that_wait(stream: Stream) -> None:
 
     def block(rdd: Any) -> None:
         began.set()
-        assert go_on.wait(60)
+        assert go_on.wait(DEADLINE_S)
 
     numbers = stream.ssc.queueStream([[1], [2], [3]])
     numbers.foreachRDD(block)
     stream.ssc.start()
     stream.clock.advance(3000)
     try:
-        assert began.wait(60)
+        assert began.wait(DEADLINE_S)
         wait_for(lambda: len(numbers.slice(1, 3)) == 3, "the plans of all batches")
         assert [rdd.collect() for rdd in numbers.slice(1, 3)] == [[1], [2], [3]]
     finally:
@@ -376,13 +376,13 @@ def test_a_stop_while_jobs_are_made_leaves_no_thread(
 
     def slow(rdd: Any) -> Any:
         inside.set()
-        assert go_on.wait(60)
+        assert go_on.wait(DEADLINE_S)
         return rdd
 
     stream.ssc.queueStream([[1]]).transform(slow).foreachRDD(lambda rdd: rdd.count())
     stream.ssc.start()
     stream.clock.advance(1000)
-    assert inside.wait(60)
+    assert inside.wait(DEADLINE_S)
     threading.Timer(0.2, go_on.set).start()
     stream.ssc.stop(stopSparkContext=False)
     wait_for(
@@ -399,19 +399,19 @@ def test_a_graceful_stop_finishes_its_batches_although_a_function_stops(stream: 
         seen.append(rdd.collect())
         if len(seen) == 1:
             inside.set()
-            assert go_on.wait(60)
+            assert go_on.wait(DEADLINE_S)
             stream.ssc.stop(stopSparkContext=False)
 
     stream.ssc.queueStream([[1], [2], [3]]).foreachRDD(look)
     stream.ssc.start()
     stream.clock.advance(3000)
-    assert inside.wait(60)
+    assert inside.wait(DEADLINE_S)
     stopping = threading.Thread(
         target=stream.ssc.stop, kwargs={"stopSparkContext": False, "stopGraceFully": True}
     )
     stopping.start()
     wait_for(lambda: stream.ssc._is_stopping, "the graceful stop to begin")
     go_on.set()
-    stopping.join(60)
+    stopping.join(DEADLINE_S)
     assert not stopping.is_alive()
     assert seen == [[1], [2], [3]]

@@ -16,6 +16,8 @@ from tidemill.receivers.driver.executor_calls import ExecutorCalls
 from tidemill.receivers.executor.block_handler import DATA
 
 SERVER_TRIES = 3
+SWEEP_EVERY = 500
+"""After how many batches segments are looked for that have no block."""
 
 logger = logging.getLogger(__name__)
 
@@ -29,6 +31,9 @@ class BlockCleaner:
     and not reported yet. ``files`` are the driver's own, in local mode; on a cluster the block servers delete
     theirs. What cannot be deleted is tried again with the next blocks: a segment until it works, the files of
     a block server that does not answer ``SERVER_TRIES`` times.
+
+    A segment may have no block that was ever added: the driver refused it, or its write was given up and
+    ended after all. Such segments are looked for now and then, because a listing of an object store is slow.
     """
 
     calls: ExecutorCalls
@@ -42,6 +47,7 @@ class BlockCleaner:
     _oldest_open: dict[str, str] = field(default_factory=dict)
     # For each block server that did not answer, what it has not deleted, and how often it was asked.
     _undeleted: dict[str, tuple[list[str], int]] = field(default_factory=dict)
+    _batches_until_sweep: int = SWEEP_EVERY
 
     def restore(self, blocks: Iterable[BlockInfo]) -> None:
         """Before receivers start, delete all segments that have none of these blocks: nobody writes yet."""
@@ -81,6 +87,27 @@ class BlockCleaner:
                 if self._delete(self.storage, path):
                     with self._lock:
                         del self._blocks_in[path]
+            self._batches_until_sweep -= 1
+            if self._batches_until_sweep <= 0:
+                self._batches_until_sweep = SWEEP_EVERY
+                self._sweep(self.storage)
+
+    def _sweep(self, storage: Storage) -> None:
+        """Delete the segments that have no block, and from which none will be reported."""
+        for folder in list(self._oldest_open):
+            try:
+                found = segments(storage, folder)
+            except (OSError, TidemillError) as error:
+                logger.warning("cannot look for what is no longer needed in %s: %s", folder, error)
+                continue
+            with self._lock:
+                useless = [
+                    segment.path
+                    for segment in found
+                    if segment.path not in self._blocks_in and self._is_shut(segment.path)
+                ]
+            for path in useless:
+                self._delete(storage, path)
 
     def _delete_files(self, blocks: Sequence[BlockInfo]) -> None:
         if self.files is not None:

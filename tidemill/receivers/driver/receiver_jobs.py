@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from tidemill.receivers.executor.receiver_task import ExecutorSetup, ReceiverTask, StartBlockServer
+from tidemill.spark.errors.failures import user_traceback
 from tidemill.spark.rdds.located_rdd import located_rdd
 from tidemill.spark.session.executor_info import ExecutorInfo, Location
-from tidemill.spark.session.failures import user_traceback
-from tidemill.spark.session.job_properties import InheritedProperties, cancel_jobs
+from tidemill.spark.session.job_properties import InheritedProperties, cancel_jobs_for_good
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -76,9 +76,14 @@ class ReceiverJobs:
         failure = ""
         try:
             self._inherited.apply()
-            self._name_jobs(f"receiver of {receiver.name}")
+            self._name_jobs(receiver.title)
             task = ReceiverTask(
-                self._setup, receiver.stream_id, receiver.name, attempt, receiver.read_back
+                self._setup,
+                receiver.stream_id,
+                receiver.name,
+                attempt,
+                receiver.read_back,
+                receiver.title,
             )
             locations = [
                 each.location if isinstance(each, ExecutorInfo) else each for each in candidates
@@ -104,4 +109,4 @@ class ReceiverJobs:
             self._is_cancelled = True
             is_running = bool(self._running)
         if is_running:
-            cancel_jobs(self._sc, self._group)
+            cancel_jobs_for_good(self._sc, self._group)

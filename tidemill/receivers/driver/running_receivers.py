@@ -18,6 +18,7 @@ from tidemill.common.config import (
     BLOCK_INTERVAL_MS,
     BLOCK_QUEUE_SIZE,
     BLOCK_STORE_TIMEOUT_MS,
+    RECEIVER_MAX_FAILED_STARTS,
     RECEIVER_MAX_HELD,
     RECEIVER_MAX_RATE,
     RECEIVER_MEMORY,
@@ -64,11 +65,15 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ReceiverOfStream:
-    """A source of received blocks, its name in the logs, and the line of the program that made it."""
+    """A source of received blocks, its name in the checkpoint, and the line of the program that made it.
+
+    ``title`` is what people call it, as ``source 0 of the query 'clicks'``; by default its name and line.
+    """
 
     name: str
     source: TrackedBlocksSource
     where: str
+    title: str = ""
 
 
 class RunningReceivers:
@@ -106,6 +111,8 @@ class RunningReceivers:
         require_cores(spark_context, len(receivers), conf)
         inputs = [_receiver_input(stream_id, each) for stream_id, each in receivers.items()]
         setup = _executor_setup(conf, directory, executors.is_local())
+        # True if what the receivers have stored survives the stream.
+        self.keeps_log = setup.log_directory is not None
         self._folders = setup.folders
         listen_host, driver_host = _driver_hosts(spark_conf, executors.is_local())
         self._server = _start_server(listen_host, setup.secret, self._answer)
@@ -208,7 +215,10 @@ def _receiver_input(stream_id: int, receiver: ReceiverOfStream) -> ReceiverInput
     """Return what the tracker needs of a receiver. Raises if it cannot be pickled."""
     pickled = pickle_receiver(receiver.source.receiver, receiver.where)
     source = receiver.source
-    return ReceiverInput(stream_id, receiver.name, source.receiver, pickled, source.read_back())
+    title = receiver.title or f"{receiver.name}, {receiver.where}"
+    return ReceiverInput(
+        stream_id, receiver.name, source.receiver, pickled, source.read_back(), title
+    )
 
 
 def _executor_setup(conf: Conf, directory: str | None, is_local: bool) -> ExecutorSetup:
@@ -230,6 +240,7 @@ def _executor_setup(conf: Conf, directory: str | None, is_local: bool) -> Execut
             RECEIVER_WAL_MAX_FAILURES.read(conf),
             RECEIVER_MAX_HELD.read(conf),
             RECEIVER_STOP_TIMEOUT_MS.read(conf),
+            RECEIVER_MAX_FAILED_STARTS.read(conf),
         ),
         folders=_driver_folders(memory_bytes) if is_local else None,
     )

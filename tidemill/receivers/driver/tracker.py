@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 from tidemill.common.clock import Clock
 from tidemill.common.event_loop import EventLoop
+from tidemill.failures.failed_streams import note_failure
+from tidemill.failures.repeated_errors import RepeatedErrors
 from tidemill.progress.batch_info import ReceiverInfo
 from tidemill.progress.events import (
     ReceiverReportedError,
@@ -28,7 +30,6 @@ from tidemill.receivers.driver.executor_calls import ExecutorCalls
 from tidemill.receivers.driver.receiver_jobs import ReceiverJobs
 from tidemill.receivers.driver.receiver_news import ReceiverNews
 from tidemill.receivers.driver.receiver_registry import ReceiverRegistry
-from tidemill.receivers.driver.repeated_errors import RepeatedErrors
 from tidemill.receivers.driver.scheduling_policy import (
     reschedule_receiver,
     schedule_receivers,
@@ -80,7 +81,8 @@ TrackerEvent = (
 class ReceiverInput:
     """An input stream that has a receiver. ``name`` is its name in the checkpoint.
 
-    ``read_back`` reads a block as the tasks of the stream will.
+    ``read_back`` reads a block as the tasks of the stream will. ``stream_title`` is what people call the
+    stream.
     """
 
     stream_id: int
@@ -88,6 +90,12 @@ class ReceiverInput:
     receiver: Receiver
     pickled: bytes
     read_back: ReadBack = read_back_records
+    stream_title: str = ""
+
+    @property
+    def title(self) -> str:
+        """What the log calls the receiver: its class, and its stream."""
+        return f"the {type(self.receiver).__name__} of {self.stream_title or self.name}"
 
 
 class ReceiverTracker:
@@ -352,23 +360,32 @@ class ReceiverTracker:
     def _deregister(self, message: DeregisterReceiver) -> None:
         if not self._registry.deregister(message.stream_id, message.attempt):
             return
+        title = self._inputs[message.stream_id].title
+        ended_by_itself = self._registry.accepts
         if message.error:
-            self._on_receiver_error(message.stream_id, message.message, message.error)
+            self._record_error(message.stream_id, message.message, message.error)
+            note_failure(f"{title} has failed: {message.message}")
+            logger.error(
+                "%s has failed, and receives nothing until the stream is started again: %s\n%s",
+                title,
+                message.message,
+                message.error,
+            )
         else:
-            ended_by_itself = self._registry.accepts
-            name = self._inputs[message.stream_id].name
             level = logging.WARNING if ended_by_itself else logging.INFO
-            logger.log(level, "receiver of %s has stopped for good: %s", name, message.message)
+            logger.log(level, "%s has stopped for good: %s", title, message.message)
             if ended_by_itself:
                 now_ms = self._clock.now_ms()
                 self._registry.record_error(message.stream_id, message.message, "", now_ms)
         self._post(ReceiverStopped(self._registry.receiver_info(message.stream_id)))
 
     def _on_receiver_error(self, stream_id: int, message: str, error: str) -> None:
-        self._registry.record_error(stream_id, message, error, self._clock.now_ms())
-        name = self._inputs[stream_id].name
         if text := self._errors[stream_id].text(message, error):
-            logger.warning("receiver of %s: %s", name, text)
+            logger.warning("%s: %s", self._inputs[stream_id].title, text)
+        self._record_error(stream_id, message, error)
+
+    def _record_error(self, stream_id: int, message: str, error: str) -> None:
+        self._registry.record_error(stream_id, message, error, self._clock.now_ms())
         self._post(ReceiverReportedError(self._registry.receiver_info(stream_id)))
 
 

@@ -19,12 +19,12 @@ class HeldBytes:
     """Makes a receiver wait while ``max_bytes`` or more of its stream wait to be processed. Thread-safe."""
 
     def __init__(
-        self, clock: Clock, max_bytes: int, ask: Callable[[], UpdateHeldBytes], stream_id: int
+        self, clock: Clock, max_bytes: int, ask: Callable[[], UpdateHeldBytes], title: str
     ) -> None:
         self._clock = clock
         self._max_bytes = max_bytes
         self._ask = ask
-        self._stream_id = stream_id
+        self._title = title
         self._lock = threading.Lock()
         self._latest = UpdateHeldBytes(0)
 
@@ -43,8 +43,8 @@ class HeldBytes:
         if self.has_room():
             return
         logger.warning(
-            "the receiver of stream %d waits: %d bytes are stored and not processed yet",
-            self._stream_id,
+            "%s waits: %d bytes are stored and not processed yet",
+            self._title,
             self._latest.held_bytes,
         )
         while self._clock.wait_till(

@@ -18,6 +18,7 @@ from pyspark import TaskContext
 from tidemill.common.clock import SystemClock
 from tidemill.common.rpc.signing import Endpoint
 from tidemill.errors import ReceiverError, RpcTimeoutError, RpcUnavailableError
+from tidemill.failures.terminal_log import log_to_terminal
 from tidemill.receivers.blocks.block import BlockInfo, BlockPlace
 from tidemill.receivers.blocks.files import BlockFiles, BlockFolders, block_folders
 from tidemill.receivers.blocks.read_back import ReadBack, read_back_records
@@ -182,6 +183,7 @@ class ReceiverTask:
     stream_name: str
     attempt: int
     read_back: ReadBack = read_back_records
+    title: str = ""
 
     def __call__(self, receivers: Iterable[bytes]) -> Iterator[str]:
         for pickled in receivers:
@@ -197,6 +199,7 @@ class ReceiverTask:
     def _run(self, receiver: Receiver) -> None:
         from tidemill.common.rpc.server import RpcServer  # imports gRPC
 
+        log_to_terminal()
         place, folders = executor_place(self.setup)
         tracker = TrackerClient(self.setup, self.stream_id, self.attempt)
         clock = SystemClock()
@@ -230,6 +233,7 @@ class ReceiverTask:
             clock,
             self.setup.supervisor,
             self.read_back,
+            self.title,
         )
         calls = _ReceiverCalls(supervisor, files)
         host = place.host if place.server else LOOPBACK

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+import socket
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
+
+import pyarrow as pa
 
 from tidemill.receivers.blocks.block import BlockInfo
-from tidemill.receivers.blocks.format import EncodedBlock
+from tidemill.receivers.blocks.format import EncodedBlock, encode_batches, encode_records
+from tidemill.receivers.blocks.read_back import ReadBack, require_readable
 from tidemill.receivers.messages import BlockAdded, UpdateHeldBytes
 from tidemill.receivers.request_keys import RequestKey
+from tidemill.spark.errors.failures import user_traceback
 
 
 class ReceiverPhase(enum.Enum):
@@ -52,3 +57,58 @@ class SupervisorSettings:
     max_failures: int = 3
     max_held_bytes: int = 4 << 30
     stop_timeout_ms: int = 60_000
+    max_failed_starts: int = 10
+
+
+def block_of(data: Any, read_back: ReadBack) -> EncodedBlock | None:
+    """Return the block that a receiver stores as a whole; None for a single record."""
+    if isinstance(data, pa.RecordBatch):
+        return require_readable(encode_batches([data]), read_back)
+    if isinstance(data, pa.Table):
+        return require_readable(encode_batches(data.to_batches()), read_back)
+    if isinstance(data, (bytes, bytearray, memoryview)):
+        data = [bytes(data)]
+    elif not isinstance(data, (list, Iterator)):
+        return None
+    records = list(data)
+    return require_readable(encode_records(records), read_back, records)
+
+
+def describe(error: BaseException | None) -> str:
+    """Return the traceback of an error, the user's frames only, or an empty text."""
+    return "" if error is None else user_traceback(error)
+
+
+class FailedStarts:
+    """Counts how often in a row a receiver could not start.
+
+    A connection that cannot be made does not count: whom the receiver connects to may be down for hours.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._tries = 0
+
+    def __str__(self) -> str:
+        return f"it could not start, {self._tries} times in a row"
+
+    def forget(self) -> None:
+        self._tries = 0
+
+    def reason_to_try_again(self, error: BaseException) -> str:
+        """Return why the receiver is started again after an error; empty if that was its last try."""
+        if is_of_a_connection(error):
+            return "it could not connect"
+        self._tries += 1
+        if self._tries >= self._most:
+            return ""
+        return f"it could not start (try {self._tries} of {self._most})"
+
+
+def is_of_a_connection(error: BaseException | None) -> bool:
+    """Say whether an error, or one that it came of, means that another machine does not answer now."""
+    while error is not None:
+        if isinstance(error, (ConnectionError, TimeoutError, socket.gaierror)):
+            return True
+        error = error.__cause__ or error.__context__
+    return False

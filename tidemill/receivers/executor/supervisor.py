@@ -5,16 +5,14 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
-
-import pyarrow as pa
 
 from tidemill.common.clock import Clock
 from tidemill.common.fault_points import fault_point
 from tidemill.errors import IllegalStateError, ReceiverError, SourceError
 from tidemill.receivers.blocks.block import BlockInfo
-from tidemill.receivers.blocks.format import EncodedBlock, encode_batches, encode_records
+from tidemill.receivers.blocks.format import EncodedBlock, encode_records
 from tidemill.receivers.blocks.read_back import ReadBack, read_back_records, require_readable
 from tidemill.receivers.executor.block_generator import (
     BlockGenerator,
@@ -25,15 +23,17 @@ from tidemill.receivers.executor.block_generator import (
 from tidemill.receivers.executor.held_bytes import HeldBytes
 from tidemill.receivers.executor.rate_limiter import RateLimiter
 from tidemill.receivers.executor.supervision import (
+    FailedStarts,
     Handler,
     ReceiverPhase,
     SupervisorSettings,
     Tracker,
+    block_of,
+    describe,
 )
 from tidemill.receivers.executor.unreported_blocks import UnreportedBlocks
 from tidemill.receivers.receiver import Receiver
 from tidemill.receivers.request_keys import RequestKey
-from tidemill.spark.session.failures import user_traceback
 
 RETRY_FIRST_MS = 500
 RETRY_LAST_MS = 30_000
@@ -63,8 +63,10 @@ class ReceiverSupervisor:
         clock: Clock,
         settings: SupervisorSettings,
         read_back: ReadBack = read_back_records,
+        title: str = "",
     ) -> None:
         self.stream_id = stream_id
+        self._title = title or f"the receiver of stream {stream_id}"
         self._receiver = receiver
         self._run_id = run_id
         self._tracker = tracker
@@ -78,7 +80,8 @@ class ReceiverSupervisor:
         # Held during onStart and onStop, which never run at the same time, nor twice in a row.
         self._transition = threading.RLock()
         self._unreported = UnreportedBlocks()
-        self._held = HeldBytes(clock, settings.max_held_bytes, tracker.ask_held, stream_id)
+        self._held = HeldBytes(clock, settings.max_held_bytes, tracker.ask_held, self._title)
+        self._failed_starts = FailedStarts(settings.max_failed_starts)
         self._is_ending = False
         self._gives_up = False
         self.end_message = ""
@@ -120,8 +123,16 @@ class ReceiverSupervisor:
             self._replace_dead_generator()
             try:
                 self._receiver.onStart()
+                self._failed_starts.forget()
             except BaseException as error:
-                self.restart("the receiver could not start", error)
+                self._not_started(error)
+
+    def _not_started(self, error: BaseException) -> None:
+        """Start the receiver again after a while. IF that was its last try, it ends as failed."""
+        if reason := self._failed_starts.reason_to_try_again(error):
+            self.restart(reason, error)
+        else:
+            self.stop(str(self._failed_starts), error)
 
     def _stop_receiver(self) -> bool:
         """Call ``onStop``. Return False if it, or ``onStart`` before it, has not returned in time."""
@@ -178,7 +189,7 @@ class ReceiverSupervisor:
         with self._phase_changed:
             if self._phase is not ReceiverPhase.STARTED:
                 # It is stopping or restarting already: its threads fail when their connections close.
-                logger.info("receiver of stream %d: %s", self.stream_id, message, exc_info=error)
+                logger.info("%s: %s", self._title, message, exc_info=error)
                 return
             self._phase = ReceiverPhase.STOPPING
         self._clock.interrupt_waiters()
@@ -202,7 +213,7 @@ class ReceiverSupervisor:
             if self._is_ending:
                 return
             self._is_ending = True
-            self.end_message, self.end_error = message, _describe(error)
+            self.end_message, self.end_error = message, describe(error)
             if self._phase is ReceiverPhase.STARTED:
                 self._phase = ReceiverPhase.STOPPING
         self._generator.refuse_to_wait()
@@ -244,11 +255,11 @@ class ReceiverSupervisor:
     def report_error(self, message: str, error: BaseException | None = None) -> None:
         """Report an error to the driver, or log it here if the driver cannot be reached."""
         try:
-            self._tracker.report_error(message, _describe(error))
-            logger.info("receiver of stream %d: %s", self.stream_id, message, exc_info=error)
+            self._tracker.report_error(message, describe(error))
+            logger.info("%s: %s", self._title, message, exc_info=error)
         except Exception as unreachable:
             # Not above: the driver logs what it was told, in local mode on the same terminal.
-            logger.warning("receiver of stream %d: %s", self.stream_id, message, exc_info=error)
+            logger.warning("%s: %s", self._title, message, exc_info=error)
             logger.warning("cannot report it to the driver: %s", unreachable)
 
     # -- calls of the driver -------------------------------------------------------------------
@@ -263,16 +274,11 @@ class ReceiverSupervisor:
     # -- storing -------------------------------------------------------------------------------
 
     def store(self, data: Any) -> None:
-        if isinstance(data, (bytes, bytearray, memoryview)):
-            self._store_block(self.encode([bytes(data)]))
-        elif isinstance(data, pa.RecordBatch):
-            self._store_block(require_readable(encode_batches([data]), self._read_back))
-        elif isinstance(data, pa.Table):
-            self._store_block(require_readable(encode_batches(data.to_batches()), self._read_back))
-        elif isinstance(data, (list, Iterator)):
-            self._store_block(self.encode(list(data)))
-        else:
+        block = block_of(data, self._read_back)
+        if block is None:
             self.store_record(data, None)
+        else:
+            self._store_block(block)
 
     def store_record(self, record: Any, on_safe: OnSafe | None) -> None:
         self._generator.add(record, on_safe)
@@ -337,9 +343,8 @@ class ReceiverSupervisor:
             return [pending.encode(self._read_back)]
         except SourceError as error:
             if dropped := pending.drop_unstorable(self._read_back):
-                self.report_error(
-                    f"{dropped} records are lost, because they cannot be stored", error
-                )
+                what = f"{dropped} records are lost, because they cannot be stored"
+                self.report_error(what, error)
         return pending.encode_in_parts(self._read_back)
 
     def _make_safe(
@@ -392,8 +397,3 @@ class ReceiverSupervisor:
 
     def _refusal(self) -> IllegalStateError:
         return IllegalStateError("nothing can be stored now: the receiver is being stopped")
-
-
-def _describe(error: BaseException | None) -> str:
-    """Return the traceback of an error, or an empty text."""
-    return "" if error is None else user_traceback(error)

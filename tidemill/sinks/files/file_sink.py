@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql.types import StringType, StructType
 
 from tidemill.batches.sink import BatchOutput, Sink, SinkRuntime
+from tidemill.checkpoint.leftovers import WRITTEN_FOLDERS
+from tidemill.checkpoint.ownership import OWNER
 from tidemill.common.clock import Clock
 from tidemill.common.fault_points import fault_point
 from tidemill.common.output_modes import APPEND
@@ -20,6 +22,7 @@ from tidemill.sinks.files.staging import StagedBatch, remove_all_staging
 from tidemill.sinks.files.target_directory import TargetDirectory, open_target
 from tidemill.spark.files.file_formats import is_file_format
 from tidemill.spark.files.file_writer import SparkFileWriter
+from tidemill.spark.files.hadoop_files import locate
 from tidemill.spark.session.catalog_table import quoted
 
 if TYPE_CHECKING:
@@ -78,10 +81,13 @@ class FileSink(Sink):
         self._columns = columns
         self._format = format
         self._path = path
+        # With the file system, as soon as the session has said which one it is.
+        self._place = path
         self._partition_by = list(partition_by)
         self._options = FileSinkOptions(options or {})
         self._clock = clock
         self._target: TargetDirectory
+        self._is_opened = False
         self._manifest: FileManifest
         self._writer: SparkFileWriter
         self._runtime: SinkRuntime | None = None
@@ -90,7 +96,7 @@ class FileSink(Sink):
         self._staged: tuple[int, StagedBatch, Sequence[str]] | None = None
 
     def description(self) -> str:
-        return f"FileSink[{self._path}]"
+        return f"FileSink[{self._place}]"
 
     def start(self, runtime: SinkRuntime) -> None:
         if not is_file_format(runtime.session, self._format):
@@ -101,7 +107,10 @@ class FileSink(Sink):
         self._options.check(runtime.session, self._format)
         schema = schema_of(runtime) if self._columns is None else self._columns.schema
         check_columns(self._format, schema, self._partition_by)
+        place, is_local = locate(runtime.session.sparkContext, self._path)
+        self._place = f"file:{place}" if is_local else place
         self._target = open_target(runtime.session, self._path)
+        self._is_opened = True
         try:
             self._target.make()
         except OSError as error:
@@ -118,6 +127,10 @@ class FileSink(Sink):
             runtime.session, self._format, self._options.for_spark, self._partition_by
         )
         self._runtime = runtime
+
+    def undo_start(self) -> None:
+        if self._is_opened:
+            self._target.unmake()
 
     def has_batch(self, batch_id: int) -> bool:
         if self._is_manifest_stale:
@@ -250,7 +263,7 @@ class FileSink(Sink):
         if latest is None:
             is_first = planned == [0] and not committed
             if not self._options.allow_foreign_files and not is_first:
-                self._require_no_files()
+                self._require_no_files(runtime.checkpoint.uri)
             self._require_unclaimed(runtime)
             self._require_complete(committed)
             return
@@ -273,9 +286,12 @@ class FileSink(Sink):
         allow = self._options.allow_missing_batches
         self._manifest.require_complete(None if allow else max(committed, default=None))
 
-    def _require_no_files(self) -> None:
-        found = next(self._target.walk(), None)
-        if found is not None:
+    def _require_no_files(self, checkpoint: str) -> None:
+        """Refuse files of somebody else. The checkpoint of the query itself may be among its output."""
+        own = self._target.holds(checkpoint)
+        for found in self._target.walk():
+            if own is not None and _is_in_checkpoint(found.path, own):
+                continue
             raise CheckpointError(
                 f"{self._target.uri} has files that no streaming query has written, such as {found.path}: "
                 "Spark would not read them any more once a query writes there. Write to an empty "
@@ -289,6 +305,13 @@ class FileSink(Sink):
             "begun with, or write to another directory.",
             self._target.uri,
         )
+
+
+def _is_in_checkpoint(path: str, checkpoint: str) -> bool:
+    """Return True for a file of the checkpoint at that path; if it is empty, both are in one folder."""
+    if checkpoint:
+        return path.startswith(f"{checkpoint}/")
+    return path.partition("/")[0] in (OWNER, "metadata", "plan", *WRITTEN_FOLDERS)
 
 
 def schema_of(runtime: SinkRuntime) -> StructType:
@@ -315,7 +338,9 @@ def check_columns(format: str, schema: StructType, partition_by: Sequence[str]) 
     partitions = {name.lower() for name in partition_by}
     data = [field for name, field in columns.items() if name not in partitions]
     if not data:
-        raise SinkError("partitionBy names every column: nothing would be left to write into files")
+        raise SinkError(
+            "partitionBy names every column: nothing would be left to write into files"
+        ).like_spark("ALL_PARTITION_COLUMNS_NOT_ALLOWED")
     if format.lower() == "text" and [type(field.dataType) for field in data] != [StringType]:
         found = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in data)
         raise SinkError(

@@ -101,8 +101,9 @@ class StagedBatch:
                 f"{self._target.uri}/{journal}",
                 f"cannot be read ({error})",
                 "It names the files of a batch that was interrupted, which have to go. Restore it from a "
-                "backup. Without one, delete the files in the directory that no file of _spark_metadata "
-                "names, and then the journal.",
+                "backup. Without one: of the newest data files (part-...), delete those that no file of "
+                "_spark_metadata names, and then the journal. Leave older files, those of others, and a "
+                "checkpoint in the directory alone.",
                 self._target.uri,
             ) from None
         assert (version, end) == ("v1", "end"), f"{journal} is cut off"

@@ -19,13 +19,17 @@ from tidemill.checkpoint.checksums import (
     sums_of,
     write_sidecar,
 )
-from tidemill.common.durable_folders import make_folder, sync
+from tidemill.common.durable_folders import make_folder, missing_folders, remove_empty, sync
 from tidemill.spark.files.hadoop_files import locate
 from tidemill.spark.files.hadoop_folder import HadoopFolder
 from tidemill.spark.files.hadoop_paths import uri_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+CHECKPOINT_NAMES = {"metadata", "offsets", "commits"}
+"""What the checkpoint of every query has that has run, Spark's and Tidemill's."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +82,9 @@ class TargetDirectory(ABC):
     def make(self) -> None:
         """Make the directory, if it is not there. ``OSError`` if it cannot be made, or is a file."""
 
+    def unmake(self) -> None:
+        """Remove the folders that :meth:`make` has made, if they are empty."""
+
     @abstractmethod
     def move(self, source: str, target: str) -> None:
         """Move a file, making the folders above its target."""
@@ -98,9 +105,20 @@ class TargetDirectory(ABC):
     def delete_folder(self, folder: str, only_if_empty: bool = False) -> None:
         """Remove a folder and everything in it, if it is there."""
 
+    def holds(self, uri: str) -> str | None:
+        """Return the path of a directory inside this one, empty if it is this one; None if it is outside."""
+        place = f"{uri.rstrip('/')}/".removeprefix(f"{self.uri.rstrip('/')}/")
+        return None if place.startswith(uri.rstrip("/")) else place.rstrip("/")
+
     def walk(self, folder: str = "") -> Iterator[TargetEntry]:
-        """Yield the files below a folder that readers see: no name on the way begins with ``_`` or a dot."""
-        for entry in self.list(folder):
+        """Yield the files below a folder that readers see: no name on the way begins with ``_`` or a dot.
+
+        What is in the checkpoint of a query is left out.
+        """
+        entries = self.list(folder)
+        if folder and {entry.name for entry in entries} >= CHECKPOINT_NAMES:
+            return
+        for entry in entries:
             # Spark does read the folder of a column whose name begins with an underscore.
             hidden = entry.name.startswith("_") and "=" not in entry.name
             if hidden or entry.name.startswith("."):
@@ -129,16 +147,29 @@ class LocalTarget(TargetDirectory):
     def __init__(self, directory: str) -> None:
         self._root = os.path.abspath(directory)
         self.uri = self._root
+        self._made: list[str] = []
 
     def _path(self, path: str) -> str:
         return f"{self._root}/{path}" if path else self._root
 
     def make(self) -> None:
+        self._made = missing_folders(self._root)
         make_folder(self._root)
         if not os.path.isdir(self._root):
             raise NotADirectoryError(errno.ENOTDIR, "it is a file, and not a directory", self._root)
         if not os.access(self._root, os.W_OK | os.X_OK):
             raise PermissionError(errno.EACCES, "this program may not write there", self._root)
+
+    def unmake(self) -> None:
+        remove_empty(self._made)
+
+    def holds(self, uri: str) -> str | None:
+        if not os.path.isabs(uri):  # of another file system
+            return None
+        place = os.path.relpath(os.path.realpath(uri), os.path.realpath(self._root))
+        if place == ".":
+            return ""
+        return None if place.split("/")[0] == ".." else place
 
     def file_uri(self, path: str) -> str:
         return uri_of(self._path(path))

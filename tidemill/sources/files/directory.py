@@ -14,7 +14,9 @@ from typing import Protocol
 
 from tidemill.common.clock import Clock, SystemClock
 from tidemill.errors import InputUnavailableError
+from tidemill.sources.files.being_written import is_being_written
 from tidemill.sources.files.directory_mark import Mark, lasting_mark, mark_of
+from tidemill.tasks.file_records import FoundFile
 
 logger = logging.getLogger(__name__)
 
@@ -30,15 +32,6 @@ def is_ignored(name: str) -> bool:
 def is_missing(error: OSError) -> bool:
     """Return True if a path is not there, or is a link that leads nowhere, rather than hard to reach now."""
     return error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
-
-
-@dataclass(frozen=True)
-class FoundFile:
-    """A file of a listing. A file that has another time or size under the same path is another file."""
-
-    path: str
-    size: int
-    modified_ms: int
 
 
 class DirectoryLister(Protocol):
@@ -58,6 +51,10 @@ class DirectoryLister(Protocol):
 
     def look_at(self, path: str) -> FoundFile | None:
         """Return the file that has this path now. None if there is none, or nobody can tell."""
+        ...
+
+    def is_being_written(self, file: FoundFile) -> bool:
+        """Say whether a file of a listing is unfinished (:mod:`tidemill.sources.files.being_written`)."""
         ...
 
 
@@ -149,6 +146,15 @@ class LocalDirectory:
         except OSError:
             return None
         return FoundFile(path, status.st_size, status.st_mtime_ns // 1_000_000)
+
+    def is_being_written(self, file: FoundFile) -> bool:
+        try:
+            status = os.stat(file.path)
+        except OSError:
+            return False  # the batch says what became of it
+        if (status.st_size, status.st_mtime_ns // 1_000_000) != file[1:]:
+            return True  # it has changed since it was listed
+        return is_being_written(file.path, status, self._wall_clock.wall_ms())
 
     def _list(self, directory: str, memory: _DirectoryMemory) -> None:
         """Update ``memory.candidates``, the names that may be new files."""

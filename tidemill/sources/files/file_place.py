@@ -10,13 +10,13 @@ from tidemill.checkpoint.storage import Storage, open_storage
 from tidemill.common.paths import split_path
 from tidemill.errors import OptionError, SourceError
 from tidemill.sources.files.clean_source import Archiver, Deleter, SourceCleaner, require_apart
-from tidemill.sources.files.directory import FoundFile
 from tidemill.sources.files.file_stream_options import FileStreamOptions
 from tidemill.sources.files.file_tree import FileTree, HadoopTree, LocalTree
 from tidemill.sources.files.seen_files import SeenFiles
 from tidemill.sources.files.sink_manifest import MANIFEST_FOLDER, ManifestTree
 from tidemill.spark.files.hadoop_files import HadoopFileSystem, locate
 from tidemill.spark.files.hadoop_paths import expand_braces, glob_regex, is_pattern
+from tidemill.tasks.file_records import FoundFile
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

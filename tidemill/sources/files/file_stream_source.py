@@ -18,7 +18,6 @@ from tidemill.batches.source import SourceRuntime
 from tidemill.batches.table_source import SparkFilesSource
 from tidemill.checkpoint.compact_log import CompactLogSettings
 from tidemill.errors import CheckpointError, SourceError
-from tidemill.sources.files.directory import FoundFile
 from tidemill.sources.files.file_place import FilePlace
 from tidemill.sources.files.file_stream_options import FileStreamOptions
 from tidemill.sources.files.seen_files import SeenFiles
@@ -26,6 +25,7 @@ from tidemill.sources.files.spark_file_log import FileEntry, SparkFileLog
 from tidemill.sources.record_size import RecordSize
 from tidemill.spark.files.hadoop_paths import readable_path
 from tidemill.spark.session.settings import TIME_ZONE, SessionConf
+from tidemill.tasks.file_records import FoundFile
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

@@ -14,7 +14,8 @@ from typing import Protocol
 
 from tidemill.common.clock import Clock, SystemClock
 from tidemill.errors import InputUnavailableError
-from tidemill.sources.files.directory import FoundFile, is_missing
+from tidemill.sources.files.being_written import is_being_written
+from tidemill.sources.files.directory import is_missing
 from tidemill.sources.files.directory_mark import Mark, lasting_mark, mark_of
 from tidemill.sources.files.file_stream_options import FileFilter
 from tidemill.sources.files.seen_files import SeenFiles
@@ -25,6 +26,7 @@ from tidemill.spark.files.hadoop_files import (
     java_reason,
 )
 from tidemill.spark.files.hadoop_paths import escaped, is_pattern, matching_paths, path_of, uri_of
+from tidemill.tasks.file_records import FoundFile
 
 logger = logging.getLogger(__name__)
 
@@ -175,7 +177,7 @@ class LocalTree:
         uris: dict[str, str] = {}
         too_old: dict[str, int] = {}
         candidates: list[FoundFile] = []
-        has_dangling_links = False
+        is_to_be_listed_again = False
         with os.scandir(path) as entries:
             for entry in entries:
                 name = entry.name
@@ -197,10 +199,9 @@ class LocalTree:
                         continue
                     status = entry.stat()
                 except OSError as error:
-                    if is_missing(
-                        error
-                    ):  # gone since it was listed, or what a link leads to is not there
-                        has_dangling_links |= entry.is_symlink()
+                    if is_missing(error):  # gone since it was listed, or a link that leads nowhere
+                        # What a link leads to may come without any change of this directory.
+                        is_to_be_listed_again |= entry.is_symlink()
                         continue
                     raise _unavailable(entry.path, error) from error
                 if not stat.S_ISREG(status.st_mode):
@@ -208,13 +209,15 @@ class LocalTree:
                 uri = uris[name] = f"{prefix}/{uri_of('/' + name)[len('file:///') :]}"
                 file = FoundFile(uri, status.st_size, status.st_mtime_ns // 1_000_000)
                 if self._is_new(file):
+                    if is_being_written(entry.path, status, now_ms):
+                        is_to_be_listed_again = True
+                        continue
                     candidates.append(file)
                 elif uri not in self._seen:
                     too_old[name] = entry.inode()
         folder.folders, folder.uris = folders, uris
         folder.too_old, folder.candidates = too_old, candidates
-        # What a link leads to may come without any change of this directory.
-        folder.mark = None if has_dangling_links else lasting_mark(folder_status, now_ms)
+        folder.mark = None if is_to_be_listed_again else lasting_mark(folder_status, now_ms)
         if rechecks:
             folder.rechecked_ms = now_ms
 
@@ -225,7 +228,9 @@ class LocalTree:
         if self._filter.hides(name) or not self._filter.takes_name(name):
             return []
         file = FoundFile(uri_of(path), status.st_size, status.st_mtime_ns // 1_000_000)
-        return [file] if self._is_new(file) else []
+        if not self._is_new(file) or is_being_written(path, status, self._wall_clock.wall_ms()):
+            return []
+        return [file]
 
     def _is_new(self, file: FoundFile) -> bool:
         return self._filter.takes_time(file.modified_ms) and self._seen.is_new(

@@ -7,8 +7,8 @@ from collections.abc import Container
 from typing import TYPE_CHECKING
 
 from tidemill.common.paths import split_path
-from tidemill.errors import InputUnavailableError
-from tidemill.sources.files.directory import DirectoryLister, FoundFile, LocalDirectory, is_ignored
+from tidemill.errors import InputUnavailableError, OptionError
+from tidemill.sources.files.directory import DirectoryLister, LocalDirectory, is_ignored
 from tidemill.spark.files.hadoop_files import (
     HadoopFileSystem,
     HadoopStatus,
@@ -16,6 +16,7 @@ from tidemill.spark.files.hadoop_files import (
     java_reason,
     locate,
 )
+from tidemill.tasks.file_records import FoundFile
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -29,7 +30,14 @@ def lister_for(
     """Return the cheapest lister that can reach ``directory``: a path, a ``file:`` or any Hadoop URI."""
     path, is_local = locate(spark_context, directory)
     if not is_local:
-        return HadoopDirectory(HadoopFileSystem(spark_context, path), path)
+        try:
+            return HadoopDirectory(HadoopFileSystem(spark_context, path), path)
+        except Exception as error:
+            raise OptionError(
+                f"the directory {path} cannot be watched, because Spark has no way to it: "
+                f"{java_reason(error)}. Check the URI, or give Spark the jars of its file system.",
+                "directory",
+            ) from error
     # A file that a listing may overlook must be found while it is still within the remember window.
     return LocalDirectory(path, recheck_over=max(1, batches_remembered // 2))
 
@@ -67,6 +75,9 @@ class HadoopDirectory:
             logger.debug("cannot look at %s: %s", path, java_reason(error))
             return None
         return FoundFile(path, status.size, status.modified_ms)
+
+    def is_being_written(self, file: FoundFile) -> bool:
+        return False
 
     def _all_files(self) -> list[FoundFile]:
         directories = [status for status in self._fs.glob(self.directory) if status.is_directory]

@@ -6,7 +6,6 @@ import logging
 import threading
 from abc import abstractmethod
 from collections.abc import Iterator
-from dataclasses import asdict
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -14,11 +13,12 @@ from tidemill.batches.batch import AdmissionLimit, Offset, OffsetRange, RangeSiz
 from tidemill.batches.parallelism import tasks_for_bytes
 from tidemill.batches.source import RecordSource, SourceRuntime
 from tidemill.errors import InputUnavailableError
-from tidemill.sources.files.directory import DirectoryLister, FoundFile
+from tidemill.sources.files.being_written import FinishedFiles
+from tidemill.sources.files.directory import DirectoryLister
 from tidemill.sources.record_size import RecordSize
 from tidemill.tasks.file_records import (
     FileSplit,
-    FileVersion,
+    FoundFile,
     LeftOut,
     ReadReport,
     ReportParam,
@@ -38,7 +38,8 @@ RECORD_SIZE = "record-size"
 """The log entry with the bytes of a record, for a stream that is limited in records."""
 
 UNLISTED = "unlisted"
-"""The log entry with the beginning of the window that no listing has been made of."""
+"""The log entry with the time after which files were modified that a later listing has to show: the directory
+could not be listed, or they were still being written."""
 
 FORGOTTEN = "forgotten"
 """The log entry with the latest modification time of the files that the stream may have forgotten."""
@@ -74,6 +75,9 @@ class RecordFilesSource(RecordSource):
     planned for another batch already, or the batch is done and a window reads it again, the file that was
     found is gone, which is an error.
 
+    IF a file is still being written (:mod:`tidemill.sources.files.being_written`), no batch takes it yet: it
+    stays in the directory, and the next listing finds it again, whose window begins early enough for that.
+
     New files are appended to the log, and their positions are the offsets. So only the log decides how far a
     batch can reach, and an abandoned plan can be made again.
 
@@ -93,6 +97,7 @@ class RecordFilesSource(RecordSource):
     ) -> None:
         self._sc = spark_context
         self._lister = lister
+        self._finished = FinishedFiles(lister)
         self._remember_ms = remember_ms
         # Files found, and files from before the stream, while they could look new.
         self._seen: set[FoundFile] = set()
@@ -113,12 +118,12 @@ class RecordFilesSource(RecordSource):
         # The latest modification time of a file that may be forgotten. None: an earlier version wrote the
         # log.
         self._forgotten_ms: int | None = None
-        # Where the window of the first listing that failed began, until one succeeds.
+        # Where the window of the next listing begins at the latest.
         self._unlisted_ms: int | None = None
         self._is_unlisted_reported = False
         self._runtime: SourceRuntime | None = None
         self._report = spark_context.accumulator(ReadReport(), ReportParam())
-        self._reported_problems: set[FileVersion] = set()
+        self._reported_problems: set[FoundFile] = set()
         self._record_size = RecordSize(record_bytes)
         self._logged_record_bytes: float | None = None
         self._left_out = LeftOut.from_conf(spark_context.getConf())
@@ -136,7 +141,7 @@ class RecordFilesSource(RecordSource):
         if BEFORE not in entries:
             if self._forgotten_ms is not None:
                 runtime.log.put(FORGOTTEN, [self._forgotten_ms])
-            runtime.log.put(BEFORE, map(asdict, self._seen))
+            runtime.log.put(BEFORE, map(FoundFile._asdict, self._seen))
             return
         self._forgotten_ms = entries[FORGOTTEN][0] if FORGOTTEN in entries else None
         self._seen = set(self._files_of_before(entries[BEFORE]))
@@ -218,12 +223,16 @@ class RecordFilesSource(RecordSource):
         if self._unlisted_ms is not None:
             oldest_ms = min(oldest_ms, self._unlisted_ms)
         try:
-            found = self._lister.find(oldest_ms, time_ms, self._seen)
+            listed = self._lister.find(oldest_ms, time_ms, self._seen)
         except InputUnavailableError as error:
-            self._keep_window(oldest_ms, error)
+            self._report_unlisted(error)
+            self._keep_window(oldest_ms)
             return
+        found, unfinished = self._finished.pick(listed, time_ms)
+        if unfinished:
+            self._keep_window(min(file.modified_ms for file in unfinished) - 1)
         self._log_found(found)
-        if self._unlisted_ms is not None:
+        if not unfinished and self._unlisted_ms is not None:
             if self._runtime is not None and self._runtime.log is not None:
                 self._runtime.log.delete(UNLISTED)
             self._unlisted_ms = None
@@ -237,8 +246,7 @@ class RecordFilesSource(RecordSource):
             self._forgotten_ms, max((file.modified_ms for file in forgotten), default=0)
         )
 
-    def _keep_window(self, oldest_ms: int, error: InputUnavailableError) -> None:
-        """Let the window begin here until a listing succeeds: on the disk first, then in memory."""
+    def _report_unlisted(self, error: InputUnavailableError) -> None:
         if not self._is_unlisted_reported:
             self._is_unlisted_reported = True
             logger.warning(
@@ -246,7 +254,10 @@ class RecordFilesSource(RecordSource):
                 error.path,
                 error.reason,
             )
-        if self._unlisted_ms is not None:
+
+    def _keep_window(self, oldest_ms: int) -> None:
+        """Let the window of the next listing begin here at the latest: on the disk first, then in memory."""
+        if self._unlisted_ms == oldest_ms:
             return
         if self._runtime is not None and self._runtime.log is not None:
             self._runtime.log.put(UNLISTED, [oldest_ms])
@@ -257,7 +268,7 @@ class RecordFilesSource(RecordSource):
             return
         files = sorted(found, key=lambda file: (file.modified_ms, file.path))
         if self._runtime is not None and self._runtime.log is not None:
-            self._runtime.log.put(str(self._log_end), map(asdict, files))
+            self._runtime.log.put(str(self._log_end), map(FoundFile._asdict, files))
         self._note(str(self._log_end), files)
         self._log.update(enumerate(files, self._log_end))
         self._log_end += len(files)
@@ -294,7 +305,7 @@ class RecordFilesSource(RecordSource):
             if now in self._seen:
                 return
             if self._runtime is not None and self._runtime.log is not None:
-                self._runtime.log.put(f"{REPLACED}{position}", [asdict(now)])
+                self._runtime.log.put(f"{REPLACED}{position}", [now._asdict()])
                 self._replaced.add(position)
             self._seen.add(now)
             self._log[position] = now
@@ -308,7 +319,7 @@ class RecordFilesSource(RecordSource):
     def records_read(self, range_: OffsetRange) -> int | None:
         self._log_problems()
         files = self._files(range_)
-        records = self._report.value.records_of({version_of(file) for file in files})
+        records = self._report.value.records_of(set(files))
         self._record_size.learn(records, sum(file.size for file in files))
         return records
 
@@ -316,7 +327,7 @@ class RecordFilesSource(RecordSource):
         self._log_problems()
         with self._lock:
             done = [position for position in self._log if position < end]
-            files = {version_of(self._log.pop(position)) for position in done}
+            files = {self._log.pop(position) for position in done}
             self._report.value.forget(files)
             self._reported_problems -= files
             self._delete_entries(end)
@@ -360,7 +371,7 @@ class RecordFilesSource(RecordSource):
     ) -> RDD[FileSplit]:
         tasks = tasks_for_bytes(sum(file.size for file in files), tasks)
         packed = pack_splits(
-            [(version_of(file), not (may_be_packed and is_packed(file.path))) for file in files],
+            [(file, not (may_be_packed and is_packed(file.path))) for file in files],
             tasks,
             align,
         )
@@ -369,11 +380,6 @@ class RecordFilesSource(RecordSource):
 
 def _identity(splits: list[FileSplit]) -> list[FileSplit]:
     return splits
-
-
-def version_of(file: FoundFile) -> FileVersion:
-    """Return what a task has to know of a file."""
-    return FileVersion(file.path, file.size, file.modified_ms)
 
 
 def is_local(file: FoundFile) -> bool:

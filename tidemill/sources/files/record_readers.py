@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from pyspark.errors import AnalysisException
 
-from tidemill.sources.files.directory import DirectoryLister, FoundFile
+from tidemill.sources.files.directory import DirectoryLister
 from tidemill.sources.files.hadoop_directory import lister_for
-from tidemill.sources.files.record_files_source import RecordFilesSource, is_local, version_of
+from tidemill.sources.files.record_files_source import RecordFilesSource, is_local
 from tidemill.spark.files.hadoop_files import text_as_arrow
 from tidemill.spark.files.hadoop_paths import escaped
-from tidemill.tasks.file_records import ArrowLines, BinaryRecords, TextLines
+from tidemill.tasks.file_records import ArrowLines, BinaryRecords, FoundFile, TextLines
 
 if TYPE_CHECKING:
     from pyspark import RDD, SparkContext
@@ -36,7 +36,7 @@ class TextFilesSource(RecordFilesSource):
             lines = TextLines(self._report, self._left_out)
             rdds.append(splits.mapPartitionsWithIndex(lines))
         for file, batches, large in self._arrow_batches(by_spark):
-            arrow_lines = ArrowLines(self._report, version_of(file), large)
+            arrow_lines = ArrowLines(self._report, file, large)
             rdds.append(batches.mapPartitionsWithIndex(arrow_lines))
         if not rdds:
             return self._sc.emptyRDD()
@@ -58,7 +58,7 @@ class TextFilesSource(RecordFilesSource):
                     yield from self._arrow_batches([file])
             else:
                 gone = FileNotFoundError(str(error).splitlines()[0])
-                self._report.value.merge(self._left_out.problem(version_of(files[0]), gone, 0))
+                self._report.value.merge(self._left_out.problem(files[0], gone, 0))
 
 
 def _readable(file: FoundFile) -> str:

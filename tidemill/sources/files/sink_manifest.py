@@ -18,11 +18,11 @@ from collections.abc import Iterable
 from tidemill.checkpoint.compact_log import batch_files, decode, first_gap, live_files
 from tidemill.checkpoint.storage import Storage
 from tidemill.errors import DamagedCheckpointError
-from tidemill.sources.files.directory import FoundFile
 from tidemill.sources.files.file_stream_options import FileFilter
 from tidemill.sources.files.file_tree import FileTree
 from tidemill.sources.files.seen_files import SeenFiles
 from tidemill.spark.files.hadoop_paths import path_of
+from tidemill.tasks.file_records import FoundFile
 
 MANIFEST_FOLDER = "_spark_metadata"
 

@@ -34,6 +34,7 @@ class ComputedOutput:
     ) -> None:
         self.batch_id = context.batch_id
         self.replaces = replaces
+        self.rows_collected: int | None = None
         self.executable = executable
         self._session = session
         self._context = context
@@ -51,6 +52,7 @@ class ComputedOutput:
             rows = self.dataframe()._jdf.queryExecution().executedPlan().executeCollectPublic()
         else:
             rows = self.executable.collect()
+        self.rows_collected = len(rows)
         return self._on_driver(rows)
 
     def _on_driver(self, rows: Any) -> DataFrame:

@@ -23,6 +23,7 @@ from pyspark.sql.types import StructType
 
 from tidemill.common.temporary_folder import temporary_folder
 from tidemill.errors import SourceError, UnsupportedError
+from tidemill.spark.session.settings import names_sources
 
 SOURCE_OPTION = "tidemillSource"
 STREAMING_RELATION = "StreamingRelation"
@@ -96,12 +97,13 @@ def file_placeholder(
     schema: StructType | str | None,
     options: Mapping[str, str],
     path: str | None,
+    name: str | None = None,
 ) -> DataFrame:
     """Return a leaf that Spark's own file stream reader makes, with Spark's own errors.
 
     A format of None is the session's default format.
     """
-    reader = DataStreamReader(spark)  # PySpark's own
+    reader = _sparks_reader(spark, name)
     if format_name is not None:
         reader = reader.format(format_name)
     if schema is not None:
@@ -111,10 +113,18 @@ def file_placeholder(
     return reader.option(SOURCE_OPTION, source_id).load(path)
 
 
-def empty_placeholder(spark: SparkSession, source_id: str, schema: StructType) -> DataFrame:
+def empty_placeholder(
+    spark: SparkSession, source_id: str, schema: StructType, name: str | None = None
+) -> DataFrame:
     """Return a leaf with this schema, over an empty directory."""
-    reader = DataStreamReader(spark).format("parquet").schema(schema)
+    reader = _sparks_reader(spark, name).format("parquet").schema(schema)
     return reader.option(SOURCE_OPTION, source_id).load(_empty_directory())
+
+
+def _sparks_reader(spark: SparkSession, name: str | None) -> DataStreamReader:
+    """Return PySpark's own reader. It gets the name only in a session where Spark takes names."""
+    reader = DataStreamReader(spark)
+    return reader.name(name) if name is not None and names_sources(spark) else reader
 
 
 @dataclass(frozen=True)
@@ -128,10 +138,14 @@ class StreamedTable:
 
 
 def table_placeholder(
-    spark: SparkSession, source_id: str, table_name: str, options: Mapping[str, str]
+    spark: SparkSession,
+    source_id: str,
+    table_name: str,
+    options: Mapping[str, str],
+    name: str | None = None,
 ) -> StreamedTable:
     """Return a leaf for a table of the catalog, which has to be a table of files."""
-    reader = DataStreamReader(spark)
+    reader = _sparks_reader(spark, name)
     for key, value in options.items():
         reader = reader.option(key, value)
     df = reader.option(SOURCE_OPTION, source_id).table(table_name)

@@ -130,17 +130,27 @@ class QueryCompiler:
         """Return the query as Spark has understood it, before it was compiled."""
         return str(self._analyzed.treeString())
 
-    def batch_dataframe(self, replace: Callable[[str, Node], Node]) -> DataFrame:
-        """Return the query as a batch query; ``replace(source_id, placeholder)`` gives its leaves."""
-        return self._c.dataframe(self._as_batch(self._analyzed, replace))
+    def batch_dataframe(
+        self, replace: Callable[[str, Node], Node], keeps_duplicates: bool = False
+    ) -> DataFrame:
+        """Return the query as a batch query; ``replace(source_id, placeholder)`` gives its leaves.
 
-    def _as_batch(self, node: Node, replace: Callable[[str, Node], Node]) -> Node:
+        With ``keeps_duplicates``, ``dropDuplicates`` of the stream drops nothing.
+        """
+        return self._c.dataframe(self._as_batch(self._analyzed, replace, keeps_duplicates))
+
+    def _as_batch(
+        self, node: Node, replace: Callable[[str, Node], Node], keeps_duplicates: bool
+    ) -> Node:
         c = self._c
         name = c.name(node)
         if name == STREAMING_RELATION:
             return replace(source_id_of(node) or "", node)
-        children = [self._as_batch(child, replace) for child in c.children(node)]
-        if name == "EventTimeWatermark":
+        children = [self._as_batch(child, replace, keeps_duplicates) for child in c.children(node)]
+        is_deduplicating = name in ("Deduplicate", "DeduplicateWithinWatermark")
+        if name == "EventTimeWatermark" or (
+            is_deduplicating and keeps_duplicates and node.isStreaming()
+        ):
             return children[0]
         if name == "DeduplicateWithinWatermark":
             return c.logical.Deduplicate(node.keys(), children[0], c.none)

@@ -9,7 +9,6 @@
     executors             which executors there are, and which one a task runs on
     executor_info         an executor, as a value
     job_properties        job groups and local properties of the current thread
-    failures              the user's traceback, out of an error of Spark's
     memory_table          a table in the driver's JVM that grows while others query it
     python_data_sources   Python data sources that a program has registered with Spark
 """

@@ -6,7 +6,8 @@ Both belong to the current thread: PySpark pins every Python thread to a JVM thr
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,10 @@ if TYPE_CHECKING:
 BATCH_TIME = "spark.streaming.internal.batchTime"
 OUTPUT_OP_ID = "spark.streaming.internal.outputOpId"
 _WRITER_UTILS = "org.apache.spark.internal.io.SparkHadoopWriterUtils$"
-CALL_SITE = ("callSite.short", "callSite.long")
+LOOK_S = 0.25
+"""How often a stop looks for jobs that were started after those that it has cancelled."""
+SHORT_CALL_SITE = "callSite.short"
+LONG_CALL_SITE = "callSite.long"
 
 
 class InheritedProperties:
@@ -92,18 +96,29 @@ def writing_to_existing_directories(spark_context: SparkContext) -> Iterator[Non
             set_unchecked(before)
 
 
-def describe_query_job(
+def describe_query(
     spark_context: SparkContext, run_id: str, description: str, started_at: str
 ) -> None:
     """Put the jobs that the current thread starts from now on into the group of a query.
 
     ``started_at`` is the call of the user's program that has started the query: Spark's UI shows it with each
-    job. They also carry the query's id as a tag: code of the user's may set another group on this thread.
+    job.
+    """
+    describe_query_batch(spark_context, run_id, description, started_at)
+    spark_context.setLocalProperty(LONG_CALL_SITE, started_at)
+
+
+def describe_query_batch(
+    spark_context: SparkContext, run_id: str, description: str, started_at: str
+) -> None:
+    """Name the jobs of a batch, and put right what code of the user's may have changed on this thread.
+
+    Jobs also carry the query's id as a tag: that code may set another group. Each action of PySpark's on an
+    RDD or a DataFrame takes the short call site away.
     """
     spark_context.setJobGroup(run_id, description, interruptOnCancel=True)
     spark_context.addJobTag(run_id)
-    for form in CALL_SITE:
-        spark_context.setLocalProperty(form, started_at)
+    spark_context.setLocalProperty(SHORT_CALL_SITE, started_at)
 
 
 def cancel_tagged_jobs(spark_context: SparkContext, tag: str) -> None:
@@ -114,15 +129,47 @@ def cancel_tagged_jobs(spark_context: SparkContext, tag: str) -> None:
 
 
 def cancel_jobs(spark_context: SparkContext, group: str) -> None:
-    """Cancel the running jobs of a group, those that a thread is just about to start, and those that code of
-    the user's has put into a group of its own.
+    """Cancel the running jobs of a group, and those that code of the user's has put into a group of its own.
 
-    A cancelled group cannot be used again. If the context is stopped, or its JVM is gone, there are no jobs.
+    A thread may start another job just after this: whoever waits for the thread calls it again meanwhile. If
+    the context is stopped, or its JVM is gone, there are no jobs.
     """
+    # Spark warns of a group without running jobs, which is what most streams are when they stop.
+    if has_running_jobs(spark_context, group):
+        cancel_jobs_for_good(spark_context, group)
+    cancel_tagged_jobs(spark_context, group)
+
+
+def end_jobs(
+    spark_context: SparkContext, groups: Sequence[str], thread: threading.Thread, timeout_s: float
+) -> None:
+    """Cancel the jobs of these groups until the thread that starts them has ended, or the time is up."""
+    looks = max(1, round(timeout_s / LOOK_S))
+    for _ in range(looks):
+        for group in groups:
+            cancel_jobs(spark_context, group)
+        thread.join(timeout_s / looks)
+        if not thread.is_alive():
+            return
+
+
+def cancel_jobs_for_good(spark_context: SparkContext, group: str) -> None:
+    """Cancel the running jobs of a group, and all that anybody will start in it: it cannot be used again."""
     if spark_context._jsc is not None:
         with suppress(Py4JError):
             spark_context._jsc.sc().cancelJobGroupAndFutureJobs(group)
-    cancel_tagged_jobs(spark_context, group)
+
+
+def has_running_jobs(spark_context: SparkContext, group: str) -> bool:
+    """Return True if Spark knows of running jobs of the group. Jobs of the last moments may be missing."""
+    if spark_context._jsc is None:
+        return False
+    try:
+        tracker = spark_context._jsc.sc().statusTracker()
+        running = tracker.getActiveJobIds()
+        return bool(running) and not set(running).isdisjoint(tracker.getJobIdsForGroup(group))
+    except Py4JError:
+        return False
 
 
 def is_stopped(spark_context: SparkContext) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import logging
 import os
 import sys
@@ -13,6 +15,13 @@ from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from tidemill.common.java import require_java
+from tidemill.common.shutdown import tell_terminal
+from tidemill.errors import FailureReport
+from tidemill.failures.failed_streams import has_failed
+from tidemill.failures.failure_log import FAILURES, sweep
+from tidemill.failures.terminal_log import log_to_terminal
+from tidemill.failures.uncaught import print_failures_short
+from tidemill.spark.errors.user_frames import is_plumbing
 from tidemill.spark.session.settings import (
     APP_NAME,
     FAST_SESSION,
@@ -26,6 +35,8 @@ if TYPE_CHECKING:
     from py4j.java_gateway import JavaGateway
 
 logger = logging.getLogger(__name__)
+
+LOG_PREFIX = "tidemill-spark-"
 
 _warned = False
 
@@ -41,12 +52,14 @@ def session(
 
     A setting that you made anywhere (in ``config``, in ``spark-defaults.conf``, on the command line of
     ``spark-submit``) stays as it is. ``quiet`` keeps Spark's log off the terminal: it goes to a file
-    whose name is in the ``tidemill.spark.log`` setting of the session.
+    whose name is in the ``tidemill.spark.log`` setting of the session. The file is deleted when the program
+    ends well.
 
     ::
 
         spark = tidemill.session("clicks", master="local[2]")
     """
+    prepare_terminal()
     running = SparkSession.getActiveSession()
     if running is not None:
         warn_if_slow(running.sparkContext)
@@ -75,6 +88,12 @@ def session(
     if merged.get(APP_NAME) in (None, "pyspark-shell"):
         merged.setAppName("tidemill")
     return SparkSession.builder.config(conf=merged).getOrCreate()
+
+
+def prepare_terminal() -> None:
+    """Let warnings and failures be seen, and be short, in a program that has prepared nothing. Idempotent."""
+    log_to_terminal()
+    print_failures_short(is_plumbing)
 
 
 def workers_need_this_python(conf: SparkConf) -> bool:
@@ -109,10 +128,28 @@ def _start_quietly(conf: SparkConf) -> None:
     """Launch the JVM with its output in a file."""
     from pyspark.java_gateway import launch_gateway
 
-    handle, path = tempfile.mkstemp(prefix="tidemill-spark-", suffix=".log")
+    sweep(tempfile.gettempdir(), LOG_PREFIX)
+    handle, path = tempfile.mkstemp(prefix=f"{LOG_PREFIX}{os.getpid()}-", suffix=".log")
     conf.set(SPARK_LOG, path)
+    FAILURES.spark_log = path
+    atexit.register(_remove_log, path, os.getpid())
     with os.fdopen(handle, "wb") as log:
         gateway: JavaGateway = launch_gateway(  # type: ignore[no-untyped-call]
             conf=conf, popen_kwargs={"stdout": log, "stderr": log}
         )
     SparkContext._ensure_initialized(gateway=gateway, conf=conf)
+
+
+def _remove_log(path: str, pid: int) -> None:
+    """Delete Spark's log at the end of the process that has started Spark, unless something has failed."""
+    if pid != os.getpid():
+        return
+    uncaught = getattr(sys, "last_value", None)  # what Python has printed just now
+    if isinstance(uncaught, FailureReport) or has_failed():
+        return  # the text of the failure names it
+    if uncaught is not None and not isinstance(uncaught, KeyboardInterrupt):
+        if os.path.exists(path):
+            tell_terminal(f"Spark's own log is in {path}")
+    else:
+        with contextlib.suppress(OSError):
+            os.unlink(path)

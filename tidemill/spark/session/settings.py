@@ -24,6 +24,10 @@ FILE_PARTITIONS = "spark.sql.files.minPartitionNum"
 IGNORE_MISSING_FILES = "spark.sql.files.ignoreMissingFiles"
 LARGE_ARROW_TYPES = "spark.sql.execution.arrow.useLargeVarTypes"
 CHECKPOINT_LOCATION = "spark.sql.streaming.checkpointLocation"
+LEGACY_PATHS = "spark.sql.legacy.pathOptionBehavior.enabled"
+SINK_EVOLUTION = "spark.sql.streaming.queryEvolution.enableSinkEvolution"
+REAL_TIME_AT_LEAST = "spark.sql.streaming.realTimeMode.minBatchDuration"
+SOURCE_EVOLUTION = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
 DELETE_TEMPORARY_CHECKPOINT = "spark.sql.streaming.forceDeleteTempCheckpointLocation"
 
 # -- set on a session that Tidemill makes ------------------------------------------------------------
@@ -92,6 +96,21 @@ class SessionConf:
 def default_format(session: SparkSession) -> str:
     """Return the format of a reader or writer that names none."""
     return str(session.conf.get(DEFAULT_FORMAT, "parquet"))
+
+
+def path_argument_wins(session: SparkSession) -> bool:
+    """Return True if ``start(path)`` may be called although the option ``path`` is set, and wins over it."""
+    return str(session.conf.get(LEGACY_PATHS, "false")).lower() == "true"
+
+
+def names_sources(session: SparkSession) -> bool:
+    """Return True if Spark asks every source of a query for a name of its own."""
+    return str(session.conf.get(SOURCE_EVOLUTION, "false")).lower() == "true"
+
+
+def names_sinks(session: SparkSession) -> bool:
+    """Return True if Spark asks the sink of a query for a name."""
+    return str(session.conf.get(SINK_EVOLUTION, "false")).lower() == "true"
 
 
 def state_partitions(session: SparkSession) -> int:

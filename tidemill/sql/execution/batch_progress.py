@@ -35,8 +35,6 @@ class BatchProgress(BatchObserver[QueryResult]):
         self._sink = sink
         # Those of the last batch: Spark's progress of an idle trigger has them again.
         self._operators: Sequence[StateOperatorReport] = ()
-        # How many rows this run has dropped because they were late.
-        self.late_rows = 0
 
     def batch_failed(self, batch: Batch, error: BaseException) -> None:
         pass  # the error ends the query's thread, which tells everybody
@@ -44,7 +42,6 @@ class BatchProgress(BatchObserver[QueryResult]):
     def batch_done(self, batch: Batch, result: QueryResult, processed: ProcessedBatch) -> None:
         # As Spark has it: the operator that is nearest to the sink comes first.
         self._operators = tuple(reversed(result.operators))
-        self.late_rows += sum(each.num_rows_dropped_by_watermark for each in result.operators)
         for step, took_ms in processed.step_ms.items():
             self._reporter.add_duration(_SPARKS_NAMES[step], took_ms)
         self._reporter.finish_trigger(

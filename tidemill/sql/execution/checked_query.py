@@ -20,6 +20,10 @@ class CheckedQuery:
                     f"the sink {sink.description()} does not do outputMode({spec.mode!r}): it does "
                     f"{', '.join(sink.modes)}",
                     "outputMode",
+                ).like_spark(
+                    "STREAMING_OUTPUT_MODE.UNSUPPORTED_DATASOURCE",
+                    className=sink.description(),
+                    outputMode=spec.mode,
                 )
         self.spec = spec
         self.conf = SessionConf(spec.session)

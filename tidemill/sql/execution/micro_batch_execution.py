@@ -19,8 +19,8 @@ from tidemill.sql.execution.batch_progress import BatchProgress
 from tidemill.sql.execution.checked_query import CheckedQuery
 from tidemill.sql.execution.query_resources import QueryResources
 from tidemill.sql.execution.query_spec import QuerySpec, RunIdentity
-from tidemill.sql.execution.stream_execution import StreamExecution, Terminated
-from tidemill.sql.execution.triggers import AvailableNow, Once, ProcessingTime, run_on_trigger
+from tidemill.sql.execution.stream_execution import QueryState, StreamExecution, Terminated
+from tidemill.sql.execution.triggers import Once, ProcessingTime, run_on_trigger
 from tidemill.sql.verify.report import Verification
 from tidemill.sql.verify.verifier import verify_query
 
@@ -74,8 +74,6 @@ class MicroBatchExecution(StreamExecution):
         )
         self._id = self._opened.query_id
         self._warn_of_what_is_not_exactly_once()
-        if isinstance(self._trigger, AvailableNow):
-            self._opened.end_at_what_is_there()
 
     def _warn_of_what_is_not_exactly_once(self) -> None:
         for source in self._query.sources.sources:
@@ -106,7 +104,7 @@ class MicroBatchExecution(StreamExecution):
 
     def _lose_ownership(self, error: CheckpointError) -> None:
         self._error = error
-        self._ask_to_stop(graceful=False)
+        self._ask_to_stop(QueryState.STOPPING)
 
     def _on_terminated(self) -> None:
         self._terminated(self)
@@ -138,8 +136,9 @@ class MicroBatchExecution(StreamExecution):
             late_ms = self._lateness_ms()
             batch = self._next_batch()
             had_work = batch is not None
+            if batch is not None and not self._begin_batch(batch.batch_id):
+                return False  # it is logged, and the next start runs it
             if batch is not None:
-                self._set_message(f"Processing batch {batch.batch_id}")
                 failure = self._resources.runner.run(batch, self._clock.now_ms() - late_ms)
                 if isinstance(failure, BatchAbandonedError):
                     return False
@@ -148,7 +147,12 @@ class MicroBatchExecution(StreamExecution):
             else:
                 planner, pipeline = self._resources.planner, self._resources.pipeline
                 self._progress.idle(planner.next_id, planner.ends, pipeline.watermark)
+        except Exception:
+            planned = self._resources.planner.next_id
+            self.failed_batch = planned if self.running_batch is None else self.running_batch
+            raise
         finally:
+            self.running_batch = None
             self._trigger_ended(had_work)
         if self._must_stop():
             return False
@@ -196,9 +200,15 @@ class MicroBatchExecution(StreamExecution):
         self._set_message("Getting offsets from the sources")
         with self._reporter.report_time_taken("latestOffset"):
             outlook = resources.planner.look(time_ms, isinstance(self._trigger, Once))
-        if not outlook.has_news and not self._is_watermark_batch_due():
+        if not (outlook.has_news or self._is_first_batch_due() or self._is_watermark_batch_due()):
             return None
         return resources.runner.plan(time_ms, outlook, resources.pipeline.watermark.current_ms)
+
+    def _is_first_batch_due(self) -> bool:
+        """Return True if nothing has run, and a source wants its first batch even without rows."""
+        return self._resources.planner.next_id == 0 and any(
+            source.source.begins_with_batch for source in self._query.sources.sources
+        )
 
     def _is_watermark_batch_due(self) -> bool:
         """Return True if the watermark has passed something since the last batch, without new data.
@@ -221,4 +231,4 @@ class MicroBatchExecution(StreamExecution):
 
     def verify(self) -> Verification:
         with self._between_batches("verify()"):
-            return verify_query(self._query, self.id, self._progress.late_rows)
+            return verify_query(self._query, self.id)

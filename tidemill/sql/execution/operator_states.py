@@ -176,13 +176,29 @@ class OperatorStates:
 def _progress(
     spec: OperatorSpec, reports: Sequence[StateReport], keys_total: int
 ) -> StateOperatorReport:
+    state_bytes = sum(report.work.state_bytes for report in reports)
+    local = sum(report.work.was_local for report in reports)
+    custom_metrics = {
+        "loadedMapCacheHitCount": local,
+        "loadedMapCacheMissCount": len(reports) - local,
+        "stateOnCurrentVersionSizeBytes": state_bytes,
+    }
+    if isinstance(spec, DeduplicateSpec):
+        duplicates = sum(report.rows_duplicate for report in reports)
+        custom_metrics["numDroppedDuplicateRows"] = duplicates
     return StateOperatorReport(
         _NAMES[spec.kind],
+        late_rows=sum(report.late_rows for report in reports),
         num_rows_total=keys_total,
         num_rows_updated=sum(report.rows_updated for report in reports),
         num_rows_removed=sum(report.rows_removed for report in reports),
         num_rows_dropped_by_watermark=sum(report.rows_dropped_late for report in reports),
-        memory_used_bytes=sum(report.bytes_written for report in reports),
+        all_updates_time_ms=sum(report.work.update_ms for report in reports),
+        all_removals_time_ms=sum(report.work.removal_ms for report in reports),
+        commit_time_ms=sum(report.work.commit_ms for report in reports),
+        # The local copy does not have this batch's changes yet: they are in a file of their own.
+        memory_used_bytes=state_bytes + sum(report.bytes_written for report in reports),
         num_shuffle_partitions=spec.partitions,
         num_state_store_instances=spec.partitions,
+        custom_metrics=custom_metrics,
     )

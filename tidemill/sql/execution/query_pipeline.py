@@ -16,8 +16,8 @@ from tidemill.errors import BatchError, TidemillError
 from tidemill.progress.query_progress import ProgressReporter, StateOperatorReport
 from tidemill.spark.compiler.batch_output import ComputedOutput
 from tidemill.spark.compiler.event_time import EventTimes
-from tidemill.spark.session.failures import user_traceback, where_it_failed
-from tidemill.spark.session.job_properties import describe_query_job
+from tidemill.spark.errors.failures import user_traceback, where_it_failed
+from tidemill.spark.session.job_properties import describe_query_batch
 from tidemill.sql.execution.operator_states import OperatorStates
 from tidemill.sql.execution.query_plans import QueryPlans
 from tidemill.sql.execution.query_sources import QuerySources
@@ -82,6 +82,8 @@ class QueryPipeline(Pipeline):
         # A guess for sources that cannot tell how many rows a range has.
         self._last_rows = 0
         self._restores_state = restores_state
+        # The sink that stages now: an error of its own may have another name.
+        self._staging: Sink | None = None
 
     @property
     def state(self) -> RunningState | None:
@@ -120,6 +122,7 @@ class QueryPipeline(Pipeline):
 
     def run(self, batch: Batch, sinks: Sequence[Sink]) -> QueryResult:
         """Run the batch on the calling thread. An error says what the user's code did, and where."""
+        self._staging = None
         try:
             output = self._prepare(batch, is_shared=len(sinks) > 1)
             with self._reporter.report_time_taken("addBatch"):
@@ -131,17 +134,28 @@ class QueryPipeline(Pipeline):
         except TidemillError:
             raise
         except Exception as error:
-            raise BatchError(
+            failure = BatchError(
                 user_traceback(error),
                 f"Batch {batch.batch_id} failed {where_it_failed(error)}.",
                 cause=error,
                 batch_time_ms=batch.time_ms,
-            ) from error
+            )
+            if self._staging is not None and self._staging.failure_condition is not None:
+                failure.like_spark(self._staging.failure_condition)
+            raise failure from error
         self.watermark.observe(times)
         rows = self._sources.rows_read(batch, output.executable, self._rows_read)
         self._last_rows = sum(rows.values())
         self._restores_state = False
-        return QueryResult(rows, self.watermark.current_ms, output_rows, operators, times, observed)
+        return QueryResult(
+            rows,
+            self.watermark.current_ms,
+            sum(each.late_rows for each in operators),
+            output_rows,
+            operators,
+            times,
+            observed,
+        )
 
     def _prepare(self, batch: Batch, is_shared: bool) -> ComputedOutput:
         """Make the batch ready to be computed by jobs of this thread."""
@@ -158,7 +172,7 @@ class QueryPipeline(Pipeline):
         sc = self._run.session.sparkContext
         context.publish(sc, self._run.run_id)
         description = f"{self._run.description}\nbatch = {batch.batch_id}"
-        describe_query_job(sc, self._run.run_id, description, self._run.started_at)
+        describe_query_batch(sc, self._run.run_id, description, self._run.started_at)
         return ComputedOutput(
             self._run.session,
             executable,
@@ -172,8 +186,14 @@ class QueryPipeline(Pipeline):
         if not sinks:  # all of them have the batch already
             output.count()
             return None
-        rows = [sink.stage(output) for sink in sinks]
+        rows = [self._stage_in(sink, output) for sink in sinks]
         return next((count for count in rows if count is not None), None)
+
+    def _stage_in(self, sink: Sink, output: ComputedOutput) -> int | None:
+        self._staging = sink
+        count = sink.stage(output)
+        self._staging = None
+        return count
 
     def forget(self, batch: Batch) -> int:
         self.last_watermark_ms = batch.watermark_ms

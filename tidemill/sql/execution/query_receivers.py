@@ -28,6 +28,7 @@ class QueryReceivers:
         directory: str,
         sources: QuerySources,
         conf: Conf,
+        query: str,
     ) -> None:
         self._sources = sources
         self._running = RunningReceivers(
@@ -37,7 +38,10 @@ class QueryReceivers:
             storage,
             {
                 each.number: ReceiverOfStream(
-                    each.name, each.source, f"the format {each.definition.format}"
+                    each.name,
+                    each.source,
+                    f"the format {each.definition.format}",
+                    f"source {each.number} of {query}",
                 )
                 for each in sources.sources
                 if isinstance(each.source, TrackedBlocksSource)
@@ -56,11 +60,12 @@ class QueryReceivers:
         directory: str,
         sources: QuerySources,
         conf: Conf,
+        query: str,
     ) -> QueryReceivers | None:
         """Return the receivers of a query, or None if none of its sources is a receiver."""
         if not any(isinstance(each.source, TrackedBlocksSource) for each in sources.sources):
             return None
-        return cls(spark_context, clock, bus, storage, directory, sources, conf)
+        return cls(spark_context, clock, bus, storage, directory, sources, conf, query)
 
     def start(self) -> None:
         self._running.start(

@@ -37,6 +37,7 @@ from tidemill.sql.execution.operator_states import OperatorStates, StepFactory, 
 from tidemill.sql.execution.query_pipeline import QueryPipeline, QueryResult, QueryRun
 from tidemill.sql.execution.query_plans import QueryPlans
 from tidemill.sql.execution.query_receivers import QueryReceivers
+from tidemill.sql.execution.triggers import AvailableNow
 from tidemill.sql.execution.watermark import WatermarkTracker
 from tidemill.tasks.fetch_step import rows_accumulator
 
@@ -56,8 +57,10 @@ class QueryResources:
     1. The checkpoint directory, which nobody else may use from now on.
     2. The receivers' blocks of an earlier run.
     3. The plan, with the state that it needs.
-    4. The position in the sources: see :func:`tidemill.batches.recovery.recover`.
-    5. The sinks, then the snapshots of state, then the receivers, which receive from now on.
+    4. The position in the sources: see :func:`tidemill.batches.recovery.recover`. With ``availableNow`` also
+       their ends.
+    5. The sinks; then the plan is written down; then the snapshots of state, then the receivers, which
+       receive from now on.
     """
 
     def __init__(
@@ -73,6 +76,7 @@ class QueryResources:
         self._spec = query.spec
         self._sc = query.spec.session.sparkContext
         self._closers: list[Callable[[], None]] = []
+        self._new_plan: QueryPlan | None = None
         try:
             ship_package(self._sc)
             propagate_settings(self._spec.session)
@@ -80,7 +84,10 @@ class QueryResources:
             self._open_receivers(bus)  # 2
             self.pipeline = self._open_pipeline(run, reporter)  # 3
             self.planner, self.runner = self._find_position(observer)  # 4
+            if isinstance(self._spec.trigger, AvailableNow):
+                self.end_at_what_is_there()
             self._start_sinks()  # 5
+            self._write_plan()
             fault_point("query.started")
             if self.pipeline.state is not None:
                 self.pipeline.state.start()
@@ -88,8 +95,9 @@ class QueryResources:
             if self.receivers is not None:
                 self.receivers.start()
         except BaseException:
-            self.close()
+            self._undo()
             raise
+        self._close_checkpoint = self.durable.close
 
     def _open_checkpoint(
         self, run: RunIdentity, on_lost: Callable[[CheckpointError], None]
@@ -100,7 +108,8 @@ class QueryResources:
             run.query_id,
             self._query.batches_to_retain,
         )
-        self._closers.append(self.durable.close)
+        self._close_checkpoint = self.durable.undo_start
+        self._closers.append(lambda: self._close_checkpoint())
         self.query_id = self.durable.log.stream_id(run.query_id)
         self.durable.keep_ownership(on_lost)
         storage, logged = self.durable.storage, self.durable.logged
@@ -114,7 +123,7 @@ class QueryResources:
                 require_no_batches(storage, logged)
 
     def _open_receivers(self, bus: ListenerBus) -> None:
-        self.receivers = QueryReceivers.if_any(
+        self.receivers: QueryReceivers | None = QueryReceivers.if_any(
             self._sc,
             self._spec.clock,
             bus,
@@ -122,6 +131,7 @@ class QueryResources:
             self._spec.checkpoint,
             self._query.sources,
             self._query.conf,
+            f"the query {self._spec.name or self.query_id!r}",
         )
         if self.receivers is not None:
             self._closers.append(self.receivers.close)
@@ -155,12 +165,9 @@ class QueryResources:
         plan = plans.compile(parallelism if restores_state else 1, spec.clock.now_ms())
         outlines = tuple(outline_of(operator, spec.mode) for operator in plan.operators)
         if self._known_plan is not None:
-            continued = continued_plan(spec.checkpoint, self._known_plan, outlines)
-            if continued != self._known_plan:
-                write_plan(storage, continued)
+            self._new_plan = continued_plan(spec.checkpoint, self._known_plan, outlines)
         elif plan.operators:
-            fault_point("query.before-plan")
-            write_plan(storage, QueryPlan(spec.mode, partitions, outlines))
+            self._new_plan = QueryPlan(spec.mode, partitions, outlines)
         state = None
         if plan.operators:
             timed = {each.operator: forgets(each, spec.mode) for each in plan.operators}
@@ -185,6 +192,13 @@ class QueryResources:
             reporter,
             restores_state,
         )
+
+    def _write_plan(self) -> None:
+        """Write the plan down when nothing can refuse the query any more."""
+        if self._new_plan is not None and self._new_plan != self._known_plan:
+            if self._known_plan is None:
+                fault_point("query.before-plan")
+            write_plan(self.durable.storage, self._new_plan)
 
     def _partitions(self) -> int:
         """Return how many partitions state and exchanges have: what the checkpoint says, if it does."""
@@ -251,6 +265,15 @@ class QueryResources:
         """Stop the receivers. Batches can still read what they have stored by then."""
         if self.receivers is not None:
             self.receivers.stop_receiving(RECEIVERS_STOP_S)
+
+    def _undo(self) -> None:
+        """Leave everything as it was before the start: the corrected program may use the same directories."""
+        self.close()
+        for sink in self._spec.sinks:
+            try:
+                sink.undo_start()
+            except Exception as error:
+                logger.warning("%s of a query that did not start: %s", sink.description(), error)
 
     def close(self) -> None:
         """Give everything back, in the reverse of the order in which it was taken. Raises nothing."""

@@ -77,6 +77,8 @@ class QuerySources:
                 raise SourceError(
                     f"two sources of the query have the name {name!r}: give each of them its own, with "
                     "readStream.name(...)"
+                ).like_spark(
+                    "STREAMING_QUERY_EVOLUTION_ERROR.DUPLICATE_SOURCE_NAMES", names=f"'{name}'"
                 )
 
     def _make(self, number: int, source_id: str, conf: Conf, options: Options) -> QuerySource:

@@ -20,7 +20,7 @@ from tidemill.spark.session.creation_site import creation_site
 from tidemill.spark.session.job_properties import (
     cancel_jobs,
     cancel_tagged_jobs,
-    describe_query_job,
+    describe_query,
 )
 
 if TYPE_CHECKING:
@@ -32,10 +32,15 @@ CANCEL_EVERY_S = 0.5
 """How often a stop looks for jobs that the user's code has started after those that were cancelled."""
 
 
+REPORT_TIMEOUT_S = 10.0
+"""The longest that a stop waits for a query that has ended to tell the manager."""
+
+
 class QueryState(Enum):
     INITIALIZING = "Initializing"  # made, and perhaps being set up; nothing has run
     ACTIVE = "Waiting for next trigger"  # its thread runs batches
     DRAINING = "Stopping after what has arrived"  # asked to stop gracefully
+    FINISHING = "Stopping after the running batch"  # asked to begin no other batch
     STOPPING = "Stopping"  # asked to stop: the running batch is abandoned
     TERMINATED = "Stopped"  # everything is given back
 
@@ -66,6 +71,10 @@ class StreamExecution(ABC):
         # How many threads look at the query between two batches. A busy query lets them in, too.
         self._lookers = 0
         self._thread: Any = None
+        # The id of the batch that runs now.
+        self.running_batch: int | None = None
+        # The id of the batch that has ended the query by its error.
+        self.failed_batch: int | None = None
 
     # -- what a subclass does ----------------------------------------------------------------------
 
@@ -132,7 +141,7 @@ class StreamExecution(ABC):
         try:
             self._set_up.wait()
         except BaseException:  # Ctrl-C: nobody would ever know of the query
-            self._ask_to_stop(graceful=False)
+            self._ask_to_stop(QueryState.STOPPING)
             raise
         if self._error is not None and not self._has_run:
             raise self._error
@@ -143,7 +152,7 @@ class StreamExecution(ABC):
     def _run(self) -> None:
         try:
             try:
-                describe_query_job(self._sc, self._run_id, self._describe(), self._started_at)
+                describe_query(self._sc, self._run_id, self._describe(), self._started_at)
                 self._open()
                 with self._changed:
                     if self._state is QueryState.INITIALIZING:
@@ -183,7 +192,8 @@ class StreamExecution(ABC):
         return f"{named}id = {self._id}\nrunId = {self._run_id}"
 
     def _must_stop(self) -> bool:
-        return self._state in (QueryState.STOPPING, QueryState.TERMINATED)
+        """Return True if no other batch may begin."""
+        return self._state in (QueryState.FINISHING, QueryState.STOPPING, QueryState.TERMINATED)
 
     def _is_draining(self) -> bool:
         return self._state is QueryState.DRAINING
@@ -194,8 +204,19 @@ class StreamExecution(ABC):
 
     def stop(self, graceful: bool, timeout_s: float | None) -> None:
         """End the query; if ``graceful``, after everything that has arrived by now is committed."""
+        self._stop(QueryState.DRAINING if graceful else QueryState.STOPPING, timeout_s)
+
+    def finish(self, timeout_s: float | None) -> None:
+        """End the query after the batch that runs now, if one does."""
+        self._stop(QueryState.FINISHING, timeout_s)
+
+    def _stop(self, how: QueryState, timeout_s: float | None) -> None:
         is_own_thread = self._is_own_thread()
-        if not self._ask_to_stop(graceful, may_cancel=not is_own_thread) or is_own_thread:
+        if not self._ask_to_stop(how, may_cancel=not is_own_thread):
+            if not is_own_thread:  # it has ended, and perhaps not said so yet
+                self._ended.wait(REPORT_TIMEOUT_S if timeout_s is None else timeout_s)
+            return
+        if is_own_thread:
             return  # from inside foreachBatch: the query ends after this batch
         if not self._wait_for_end(timeout_s):
             raise StopTimeoutError(
@@ -221,19 +242,21 @@ class StreamExecution(ABC):
             if self._is_abandoned:
                 cancel_tagged_jobs(self._sc, self._run_id)
 
-    def _ask_to_stop(self, graceful: bool, may_cancel: bool = True) -> bool:
-        """Ask the query to stop, and return at once. Return False if it has ended already."""
+    def _ask_to_stop(self, how: QueryState, may_cancel: bool = True) -> bool:
+        """Ask the query to stop, and return at once. Return False if it has ended already.
+
+        A query that has been asked to stop sooner than ``how`` goes on with that.
+        """
         with self._changed:
             if self._state is QueryState.TERMINATED:
                 return False
-            if not graceful:
-                self._state = QueryState.STOPPING
-            elif self._state is not QueryState.STOPPING:
-                self._state = QueryState.DRAINING
+            sooner = (QueryState.DRAINING, QueryState.FINISHING, QueryState.STOPPING)
+            if self._state not in sooner or sooner.index(how) > sooner.index(self._state):
+                self._state = how
             self._message = self._state.value
             self._changed.notify_all()
         self._clock.interrupt_waiters()
-        if not graceful and may_cancel:
+        if how is QueryState.STOPPING and may_cancel:
             self._is_abandoned = True
             self._abandon()  # first: whatever the user's code makes of a cancelled job, it is not committed
             cancel_jobs(self._sc, self._run_id)
@@ -282,6 +305,15 @@ class StreamExecution(ABC):
             self._changed.wait_for(lambda: self._lookers == 0 or self._must_stop())
             self._is_trigger_active = not self._must_stop()
             return self._is_trigger_active
+
+    def _begin_batch(self, batch_id: int) -> bool:
+        """Note which batch runs from now on. Return False if the query stops instead."""
+        with self._changed:
+            if self._must_stop():
+                return False
+            self.running_batch = batch_id
+            self._message = f"Processing batch {batch_id}"
+            return True
 
     @contextmanager
     def _between_batches(self, what: str) -> Iterator[None]:

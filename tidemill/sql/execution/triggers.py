@@ -57,7 +57,22 @@ class AvailableNow:
     """Runs as many batches as limits require for the input there is at the start, and ends the query."""
 
 
+@dataclass(frozen=True)
+class Continuous:
+    """Asks for tasks that never end, and for a checkpoint at every interval. No query runs like that yet."""
+
+    interval_ms: int = 0
+
+
+@dataclass(frozen=True)
+class RealTime:
+    """Asks for batches of a fixed duration whose stages all run at once. No query runs like that yet."""
+
+    batch_ms: int = 0
+
+
 Trigger = ProcessingTime | Once | AvailableNow
+"""The triggers by which a query can run."""
 
 
 def run_on_trigger(

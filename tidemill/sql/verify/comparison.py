@@ -1,12 +1,12 @@
-"""Compares the rows of a batch query with the rows that a stream has made, in Spark jobs."""
+"""Compares the rows of a batch query with the rows that a stream has made, in one Spark job."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import reduce
 
-from pyspark.sql import Row
+from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as sql
 from pyspark.sql.types import (
     ArrayType,
@@ -18,93 +18,131 @@ from pyspark.sql.types import (
     VariantType,
 )
 
-from tidemill.sql.verify.report import Verification
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+from tidemill.spark.compiler.observed_rows import collect_observed
+from tidemill.sql.verify.report import Comparison
 
 MAX_ROWS_SHOWN = 20
 """The most rows that a report shows of each kind."""
 
-_COUNT = "_times"
+_SIDE = "_side"
+_ROWS, _DIFFERENCES = "tidemill.rows", "tidemill.differences"
+_POSITION = "_position"
 
 
 @dataclass(frozen=True)
 class StreamResult:
-    """Rows that the stream has made, and where they were read.
+    """Rows that the stream has made, by the places that they were read from.
 
-    With ``is_partial`` the watermark may have removed rows that can no longer change.
+    With ``is_partial`` it may lack rows of the batch query: the watermark has removed those that can no
+    longer change.
     """
 
-    name: str
-    rows: DataFrame
+    places: Sequence[tuple[str, DataFrame]]
     is_partial: bool = False
+    # What the rows of a partial result must be among.
+    among: str = "them"
+
+    @classmethod
+    def of(cls, name: str, rows: DataFrame, is_partial: bool = False) -> StreamResult:
+        return cls([(name, rows)], is_partial)
 
 
 def compare(
-    expected: DataFrame,
-    results: Sequence[StreamResult],
-    batch_id: int,
-    late_rows: int,
-    positions: Sequence[int],
-    distinct: bool = False,
-) -> Verification:
-    """Compare the batch query with each result of the stream, and report the first that differs.
+    expected: DataFrame, results: Sequence[StreamResult], positions: Sequence[int]
+) -> tuple[int, list[Comparison]]:
+    """Return how many rows the batch query has, and how each result of the stream compares with them.
 
-    Only the columns at ``positions`` count. With ``distinct`` it does not matter how often a row occurs.
+    Only the columns at ``positions`` count. Every row gets the number of its side: 0 for the batch query,
+    then one for each place. Equal rows are grouped, and counted by side.
     """
-    wanted = _comparable_rows(expected, positions, distinct).persist()
-    names = [expected.columns[position] for position in positions]
-    try:
-        rows = wanted.count()
-        for result in results:
-            found = _comparable_rows(result.rows, positions, distinct)
-            missing, unexpected = (
-                [Row(*names)(*row) for row in rows_]
-                for rows_ in _difference(wanted, found, result.is_partial)
-            )
-            if missing or unexpected:
-                return Verification(batch_id, rows, missing, unexpected, late_rows, result.name)
-    finally:
-        wanted.unpersist()
-    compared_with = " and ".join(result.name for result in results)
-    return Verification(batch_id, rows, late_rows=late_rows, compared_with=compared_with)
+    places = [(number, place) for number, each in enumerate(results) for place in each.places]
+    sides = [expected, *(rows for _, (_, rows) in places)]
+    union = reduce(
+        DataFrame.unionAll,
+        (
+            _comparable_rows(rows, positions).withColumn(_SIDE, sql.lit(side))
+            for side, rows in enumerate(sides)
+        ),
+    )
+    counts = [sql.count_if(sql.col(_SIDE) == side) for side in range(len(sides))]
+    # By how much each result has more of a row than the batch query; negative if it has less.
+    surplus = [
+        sum(
+            (counts[side] for side, (of, _) in enumerate(places, start=1) if of == number),
+            start=-counts[0],
+        )
+        for number in range(len(results))
+    ]
+    differs = [
+        sql.col(f"r{number}") > 0 if each.is_partial else sql.col(f"r{number}") != 0
+        for number, each in enumerate(results)
+    ]
+    names = [f"c{position}" for position in positions]
+    different = (
+        union.observe(_ROWS, *(count.alias(f"s{side}") for side, count in enumerate(counts)))
+        .groupBy(*names)
+        .agg(*(column.alias(f"r{number}") for number, column in enumerate(surplus)))
+        .where(reduce(Column.__or__, differs))
+        .observe(
+            _DIFFERENCES, *(sql.count_if(each).alias(str(n)) for n, each in enumerate(differs))
+        )
+    )
+    # Sorted by anything: unlike a bare limit, that computes all rows, so that all are counted.
+    shown, observed = collect_observed(
+        different.orderBy(sql.xxhash64(*names)).limit(2 * MAX_ROWS_SHOWN), [_ROWS, _DIFFERENCES]
+    )
+    totals = observed.get(_ROWS) or [0] * len(sides)
+    differences = observed.get(_DIFFERENCES) or [0] * len(results)
+    as_row = Row(*(expected.columns[position] for position in positions))
+    comparisons = [
+        Comparison(
+            [
+                (name, totals[side])
+                for side, (of, (name, _)) in enumerate(places, start=1)
+                if of == number
+            ],
+            each.is_partial,
+            differences[number],
+            [] if each.is_partial else _repeated(as_row, shown, len(names) + number, -1),
+            _repeated(as_row, shown, len(names) + number, 1),
+            each.among,
+        )
+        for number, each in enumerate(results)
+    ]
+    return totals[0], comparisons
 
 
-def _comparable_rows(df: DataFrame, positions: Sequence[int], distinct: bool) -> DataFrame:
-    """Return the columns that count, called ``c0``, ``c1``, ...
+def newest_rows(rows: DataFrame, keys: Sequence[int]) -> DataFrame:
+    """Return, of rows in the order in which they were written, the last one for each value of ``keys``."""
+    numbered = _numbered(rows).withColumn(_POSITION, sql.monotonically_increasing_id())
+    columns = [f"c{position}" for position in range(len(rows.columns))]
+    newest = numbered.groupBy(*(columns[key] for key in keys)).agg(
+        sql.max_by(sql.struct(*columns), _POSITION).alias("newest")
+    )
+    return newest.select("newest.*").toDF(*rows.columns)
 
-    They have names of their own because two columns may have the same one, and any characters in it.
-    """
-    numbered = df.toDF(*(f"c{position}" for position in range(len(df.columns))))
-    rows = numbered.select(
+
+def _numbered(df: DataFrame) -> DataFrame:
+    """Return the columns under the names ``c0``, ``c1``, ...: two may have one name, of any characters."""
+    return df.toDF(*(f"c{position}" for position in range(len(df.columns))))
+
+
+def _comparable_rows(df: DataFrame, positions: Sequence[int]) -> DataFrame:
+    """Return the columns that count, called ``c0``, ``c1``, ..."""
+    return _numbered(df).select(
         *(
             _comparable(sql.col(f"c{position}"), df.schema[position].dataType).alias(f"c{position}")
             for position in positions
         )
     )
-    return rows.distinct() if distinct else rows
 
 
-def _difference(
-    wanted: DataFrame, found: DataFrame, only_unexpected: bool
-) -> tuple[list[Row], list[Row]]:
-    """Return the missing and the surplus rows, each as often as it is missing or surplus. Runs one job."""
-    both = wanted.withColumn(_COUNT, sql.lit(1)).unionAll(found.withColumn(_COUNT, sql.lit(-1)))
-    counted = both.groupBy(*wanted.columns).agg(sql.sum(_COUNT).alias(_COUNT))
-    condition = f"{_COUNT} < 0" if only_unexpected else f"{_COUNT} != 0"
-    different = counted.where(condition).limit(2 * MAX_ROWS_SHOWN).collect()
-    missing = [row for row in different if row[-1] > 0]
-    surplus = [row for row in different if row[-1] < 0]
-    return _repeated(missing), _repeated(surplus)
-
-
-def _repeated(rows: Sequence[Row]) -> list[Row]:
-    """Return each row without its count, as often as the count says."""
-    shown: list[Row] = []
+def _repeated(as_row: Row, rows: Sequence[Row], place: int, sign: int) -> list[Row]:
+    """Return the rows with a surplus (``sign`` 1) or a lack (-1) at ``place``, each as often as it says."""
+    repeated: list[Row] = []
     for row in rows:
-        shown += [Row(*row[:-1])] * min(abs(row[-1]), MAX_ROWS_SHOWN)
-    return shown[:MAX_ROWS_SHOWN]
+        repeated += [as_row(*row[: len(as_row)])] * min(sign * row[place], MAX_ROWS_SHOWN)
+    return repeated[:MAX_ROWS_SHOWN]
 
 
 def _comparable(column: Column, data_type: DataType) -> Column:

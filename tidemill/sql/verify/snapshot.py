@@ -49,12 +49,15 @@ def snapshot_until_now(df: DataFrame, clock: Clock | None = None) -> DataFrame:
             source.stop()
 
 
-def snapshot_of_ranges(df: DataFrame, ranges: Mapping[str, Consumed]) -> DataFrame:
+def snapshot_of_ranges(
+    df: DataFrame, ranges: Mapping[str, Consumed], keeps_duplicates: bool = False
+) -> DataFrame:
     """Return a batch DataFrame over the ranges that a query has read, by source id.
 
-    ``InputUnavailableError`` if a file of them is gone, whatever the options of its reader say.
+    ``InputUnavailableError`` if a file of them is gone, whatever the options of its reader say. With
+    ``keeps_duplicates``, ``dropDuplicates`` drops nothing.
     """
-    return _snapshot(df, lambda source_id: ranges[source_id], may_be_gone=False)
+    return _snapshot(df, lambda source_id: ranges[source_id], False, keeps_duplicates)
 
 
 def _new_source(source_id: str) -> TableSource:
@@ -83,7 +86,10 @@ def _whole_range(source: TableSource, now_ms: int) -> OffsetRange:
 
 
 def _snapshot(
-    df: DataFrame, ranges_of: Callable[[str], Consumed], may_be_gone: bool | None = None
+    df: DataFrame,
+    ranges_of: Callable[[str], Consumed],
+    may_be_gone: bool | None = None,
+    keeps_duplicates: bool = False,
 ) -> DataFrame:
     leaves = BatchLeaves(df.sparkSession)
     parallelism = df.sparkSession.sparkContext.defaultParallelism
@@ -100,7 +106,7 @@ def _snapshot(
         groups = [splits[first : first + size] for first in range(0, len(splits), size)]
         return leaves.of_splits(placeholder, groups, _GroupReader(RowReader(source)))
 
-    return QueryCompiler(df, APPEND).batch_dataframe(replace)
+    return QueryCompiler(df, APPEND).batch_dataframe(replace, keeps_duplicates)
 
 
 class _GroupReader:

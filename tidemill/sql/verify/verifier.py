@@ -7,40 +7,44 @@ batches, and for one that has stopped.
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
-
-from pyspark.errors import PySparkException
 
 from tidemill.batches.batch import Batch, OffsetRange
 from tidemill.batches.planner import BatchPlanner
 from tidemill.checkpoint.batch_log import BatchLog, LoggedBatches
 from tidemill.checkpoint.storage import Storage, open_storage
-from tidemill.common.output_modes import APPEND, COMPLETE
+from tidemill.common.output_modes import APPEND, COMPLETE, UPDATE
 from tidemill.errors import IllegalStateError, InputUnavailableError, UnsupportedError
 from tidemill.receivers.tracked_blocks import TrackedBlocksSource
 from tidemill.spark.compiler.batch_output import ComputedOutput
-from tidemill.spark.compiler.compared_columns import compared_columns
+from tidemill.spark.compiler.compared_columns import compared_columns, key_positions
+from tidemill.spark.compiler.observed_rows import in_session
 from tidemill.spark.compiler.plan_rewriting import OperatorSpec
-from tidemill.spark.session.failures import user_traceback
+from tidemill.spark.errors.failures import SPARK_ERRORS, user_traceback
+from tidemill.spark.session.cloned_session import ClonedSession
 from tidemill.sql.execution.checked_query import CheckedQuery
 from tidemill.sql.execution.checkpoint.query_plan import QueryPlan, read_plan
 from tidemill.sql.execution.operator_states import StepFactory, forgets
 from tidemill.sql.execution.query_plans import QueryPlans
 from tidemill.sql.execution.query_sources import QuerySources
-from tidemill.sql.verify.comparison import StreamResult, compare
+from tidemill.sql.verify.comparison import StreamResult, compare, newest_rows
 from tidemill.sql.verify.report import Verification
-from tidemill.sql.verify.snapshot import snapshot_of_ranges
+from tidemill.sql.verify.snapshot import Consumed, snapshot_of_ranges
 from tidemill.state.partition_state import OperatorState
 from tidemill.tasks.fetch_step import rows_accumulator
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
+
+ADAPTIVE = ("spark.sql.adaptive.enabled", "spark.sql.adaptive.coalescePartitions.enabled")
 
 
-def verify_query(query: CheckedQuery, query_id: str, late_rows: int) -> Verification:
+def verify_query(query: CheckedQuery, query_id: str) -> Verification:
     """Compare the batch query with the stream's result. No batch may run meanwhile."""
     if query.outline.reads_the_clock:
         raise UnsupportedError(
@@ -52,7 +56,6 @@ def verify_query(query: CheckedQuery, query_id: str, late_rows: int) -> Verifica
             "verify() cannot compare a query with random functions (rand(), uuid(), shuffle()): each batch "
             "had seeds of its own"
         )
-    columns = compared_columns(query.spec.df)
     storage = open_storage(query.spec.checkpoint)
     log = BatchLog(storage)
     if log.read_stream_id() is None:
@@ -63,18 +66,15 @@ def verify_query(query: CheckedQuery, query_id: str, late_rows: int) -> Verifica
     logged = log.load()
     last_batch = logged.last_committed
     if last_batch is None:
-        return Verification(-1, 0, compared_with="nothing: no batch has been committed yet")
+        return Verification(-1, not_compared="no batch has been committed yet")
     sources = query.new_sources()
     _require_rereadable(sources)
     planner = sources.planner(query.spec.clock, storage)
     history = _QueryHistory(query, sources, query_id, storage, logged, last_batch)
     try:
         planner.start(query.spec.clock.now_ms())
-        expected = history.batch_query(planner)
-        results = history.stream_results()
-        return compare(
-            expected, results, last_batch, late_rows, columns.positions, columns.distinct
-        )
+        with _comparing_session(query.spec.session) as session:
+            return history.verify(planner, session)
     except InputUnavailableError as error:
         raise UnsupportedError(
             "verify() cannot read the consumed input again, such as with the option cleanSource: "
@@ -82,9 +82,10 @@ def verify_query(query: CheckedQuery, query_id: str, late_rows: int) -> Verifica
         ) from error
     except LookupError as error:  # a source no longer has the rows
         raise UnsupportedError(f"verify() cannot read the consumed input again: {error}") from error
-    except PySparkException as error:
+    except SPARK_ERRORS as error:
         raise UnsupportedError(
-            f"verify() cannot compute the query as a batch: {user_traceback(error)}"
+            "verify() cannot compute the query as a batch, or read its sink: "
+            f"{user_traceback(error)}"
         ) from error
     finally:
         planner.stop()
@@ -110,9 +111,25 @@ class _QueryHistory:
     logged: LoggedBatches
     last_batch: int
 
-    def batch_query(self, planner: BatchPlanner) -> DataFrame:
-        """Return the query as a batch DataFrame over the consumed input."""
-        ranges = {}
+    def verify(self, planner: BatchPlanner, session: SparkSession) -> Verification:
+        """Compare what the stream has made with the batch query, in jobs of ``session``."""
+        spec = self.query.spec
+        columns = compared_columns(spec.df)
+        ranges = self.consumed(planner)
+        expected = in_session(snapshot_of_ranges(spec.df, ranges), session)
+        results, not_compared = self.stream_results()
+        rows, comparisons = compare(expected, results, columns.positions)
+        if columns.any_of_duplicates:
+            # Which row of equal keys came first nobody knows, but it is one of those that came.
+            candidates = in_session(snapshot_of_ranges(spec.df, ranges, True), session)
+            among = "the rows before dropDuplicates"
+            parts = [replace(result, is_partial=True, among=among) for result in results]
+            comparisons += compare(candidates, parts, range(len(expected.columns)))[1]
+        return Verification(self.last_batch, rows, comparisons, self.logged.late_rows, not_compared)
+
+    def consumed(self, planner: BatchPlanner) -> dict[str, Consumed]:
+        """Return what the committed batches have read, by source id."""
+        ranges: dict[str, Consumed] = {}
         for each in self.sources.sources:
             # Batch by batch, as it was read: the rows of a rate source depend on the range.
             offsets = [planner.initial[each.number]]
@@ -124,30 +141,60 @@ class _QueryHistory:
                 each.source,
                 [OffsetRange(start, end) for start, end in pairwise(offsets) if start != end],
             )
-        return snapshot_of_ranges(self.query.spec.df, ranges)
+        return ranges
 
-    def stream_results(self) -> list[StreamResult]:
-        """Return the stream's results to compare with, by output mode.
+    def stream_results(self) -> tuple[list[StreamResult], str]:
+        """Return the stream's results to compare with, and why a sink is not among them.
 
-        - complete: the sink, if it can be read back, and the state; both have all rows;
-        - update: the state, because the sink has rows of different times;
-        - append: the sink, plus for an aggregation the open windows, which are only in the state.
+        - complete: each sink and the state have all rows;
+        - update: each sink has all rows, of each key the newest; the state those of keys that may change;
+        - append: each sink, together with the open windows of an aggregation, which are only in the state.
+
+        Without an aggregation rows are only added, whatever the mode.
         """
-        mode, written = self.query.spec.mode, self.query.spec.sinks[0].table()
+        sinks, not_compared = self._readable_sinks()
         if not self.query.outline.facts.aggregates:
-            return [StreamResult("the sink", _require_readable(written))]
-        state = self._state_rows()
-        if mode == APPEND:
-            both = _require_readable(written).unionAll(state.rows)
-            return [StreamResult("the sink and the state", both)]
-        if mode == COMPLETE and written is not None:
-            return [StreamResult("the sink", written), state]
-        return [state]
+            if not sinks:
+                raise UnsupportedError(
+                    f"there is nothing to compare with: {not_compared}. verify() works with the memory "
+                    "sink, file sinks and tables; of an aggregation it compares the state with any sink."
+                )
+            return [StreamResult.of(name, rows) for name, rows in sinks], not_compared
+        state, is_partial = self._state_rows()
+        if self.query.spec.mode != APPEND:
+            results = [StreamResult.of(name, rows) for name, rows in sinks]
+            return [*results, StreamResult.of("the state", state, is_partial)], not_compared
+        if not sinks:
+            return [StreamResult.of("the open groups", state, True)], not_compared
+        open_groups = ("the open groups", state)
+        return [StreamResult([sink, open_groups]) for sink in sinks], not_compared
 
-    def _state_rows(self) -> StreamResult:
-        """Return the rows of all keys in the state: the result of a batch without input in complete mode.
+    def _readable_sinks(self) -> tuple[list[tuple[str, DataFrame]], str]:
+        """Return each sink with its rows as a reader takes them, and why another one is left out."""
+        spec = self.query.spec
+        readable, reasons = [], []
+        keys = None
+        if spec.mode == UPDATE and self.query.outline.facts.aggregates:
+            keys = key_positions(spec.df)
+        for sink in spec.sinks:
+            name, rows = sink.description(), sink.table()
+            if rows is None:
+                reasons.append(f"{name} cannot be read back")
+            elif spec.mode != UPDATE or not self.query.outline.facts.aggregates:
+                readable.append((name, rows))
+            elif keys is None:
+                reasons.append(
+                    f"{name} does not have all columns of the groupBy, so nobody can say which of its rows "
+                    "take the place of which"
+                )
+            else:
+                readable.append((f"the newest rows of {name}", newest_rows(rows, keys)))
+        return readable, "; ".join(reasons)
 
-        The batch writes nothing.
+    def _state_rows(self) -> tuple[DataFrame, bool]:
+        """Return the rows of all keys in the state, and whether it has lost some to the watermark.
+
+        They are the result of a batch without input in complete mode, which writes nothing.
         """
         spec = self.query.spec
         sc = spec.session.sparkContext
@@ -181,16 +228,19 @@ class _QueryHistory:
         )
         forgotten = any(forgets(each, spec.mode) for each in operators)
         is_partial = forgotten and record.watermark_ms > 0
-        return StreamResult("the state", output.dataframe(), is_partial)
+        return output.dataframe(), is_partial
 
 
-def _require_readable(written: DataFrame | None) -> DataFrame:
-    if written is None:
-        raise UnsupportedError(
-            "this sink cannot be read back, so there is nothing to compare with: verify() works with the "
-            "memory and file sinks, and with aggregations in outputMode('update') and ('complete')"
-        )
-    return written
+@contextmanager
+def _comparing_session(session: SparkSession) -> Iterator[SparkSession]:
+    """Make a session whose jobs have as many tasks as there are rows for, whatever the user's setting."""
+    cloned = ClonedSession(session)
+    try:
+        for name in ADAPTIVE:
+            cloned.session.conf.set(name, True)
+        yield cloned.session
+    finally:
+        cloned.close()
 
 
 class _AllRowsSteps(StepFactory):

@@ -112,11 +112,12 @@ class DStreamGraph(GraphBase):
                 "no output operation is registered, so nothing would ever run: call pprint(), "
                 "foreachRDD() or saveAsTextFiles() on a DStream before start()"
             )
-        if self.stateful and self.checkpoint_directory is None:
+        if self.stateful and not self.has_directory:
             site = str(self.stateful[0].site)
             raise ProgramError(
                 f"{site} keeps state from batch to batch, and needs a directory to keep it "
-                "in: call StreamingContext.checkpoint(directory) before start()",
+                "in. Before start(), call StreamingContext.checkpoint(directory), or "
+                "SparkContext.setCheckpointDir(directory) for state that ends with the stream.",
                 site,
             )
 

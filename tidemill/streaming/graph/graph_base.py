@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tidemill.batches.batch import Batch, OffsetRange
     from tidemill.batches.running_state import RunningState
     from tidemill.state.operators import StateOperators
+    from tidemill.streaming.program.trained_models import TrainedModels
 
 
 class GraphBase:
@@ -33,6 +34,7 @@ class GraphBase:
         self.lock = threading.RLock()
         self.zero_ms = 0
         self.running_state: RunningState | None = None
+        self.models: TrainedModels | None = None
         self.program_classes = ProgramClasses()
         # The id of a stream that has a checkpoint directory.
         self.stream_id: str | None = None
@@ -41,6 +43,12 @@ class GraphBase:
         # The batches whose RDDs may be asked for, by time.
         self._batches: dict[int, Batch] = {}
         self._frozen_because: str | None = None
+
+    @property
+    def has_directory(self) -> bool:
+        """True if state and RDDs can be written: to the checkpoint directory, or to Spark's."""
+        spark_context = self.spark_context
+        return self.checkpoint_directory is not None or spark_context.getCheckpointDir() is not None
 
     @property
     def state(self) -> StateOperators | None:
@@ -69,10 +77,12 @@ class GraphBase:
         """Refuse all changes from now on. ``because`` ends "a StreamingContext that ..."."""
         self._frozen_because = because
 
-    def refuse_change_after_start(self) -> None:
-        """Raise if the graph is frozen."""
+    def refuse_change_after_start(
+        self, change: str = "inputs, transformations and output operations cannot be added"
+    ) -> None:
+        """Raise if the graph is frozen. ``change`` says what can no longer be done."""
         if self._frozen_because is not None:
             raise IllegalStateError(
-                "inputs, transformations and output operations cannot be added to a StreamingContext "
-                f"that {self._frozen_because}: define the whole stream before start()"
+                f"{change} once a StreamingContext {self._frozen_because}: define the whole stream "
+                "before start()"
             )

@@ -87,10 +87,11 @@ class DStreamNode(ABC):
         """Raise if the RDDs of this node cannot be checkpointed as the program asks."""
         if self.checkpoint_ms is None:
             return
-        if self.graph.checkpoint_directory is None:
+        if not self.graph.has_directory:
             raise ProgramError(
                 f"{self.site}: checkpoint() needs a directory to write to; call "
-                "StreamingContext.checkpoint(directory) before start()",
+                "StreamingContext.checkpoint(directory) or SparkContext.setCheckpointDir(directory) before "
+                "start()",
                 str(self.site),
             )
         if self.checkpoint_ms % self.slide_ms:

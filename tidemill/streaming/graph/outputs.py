@@ -24,6 +24,11 @@ class OutputNode(DStreamNode):
         self.output_op_id = output_op_id
         self._func = func
 
+    @property
+    def function(self) -> Callable[[int, RDD[Any]], Any]:
+        """What is called with the time and the RDD of every batch."""
+        return self._func
+
     def compute(self, time_ms: int) -> RDD[Any] | None:
         return None  # an output has jobs, not RDDs
 

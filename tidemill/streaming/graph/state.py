@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark import RDD, StorageLevel
 
-from tidemill.errors import OptionError
+from tidemill.errors import WrongTypeError
 from tidemill.spark.rdds.combine import compute_fully, place_by_key
 from tidemill.state.operators import Versions, write_initial
 from tidemill.state.reports import Reports, ReportsParam, take_reports
@@ -183,7 +183,7 @@ def initial_rdd(spark_context: SparkContext, initial: Any, argument: str) -> RDD
     if initial is None or isinstance(initial, RDD):
         return initial
     if isinstance(initial, (str, bytes)) or not isinstance(initial, Iterable):
-        raise OptionError(
+        raise WrongTypeError(
             f"{argument} must be an RDD or a list of pairs, not {initial!r:.100}", argument
         )
     return spark_context.parallelize(list(initial), 1)

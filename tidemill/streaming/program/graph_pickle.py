@@ -10,7 +10,7 @@ from tidemill.checkpoint.storage import open_storage
 from tidemill.errors import NotRecoverableError, UnsupportedError
 from tidemill.streaming.program.earlier_names import unpickle_program
 from tidemill.streaming.program.program_header import PYTHON_VERSION
-from tidemill.streaming.program.program_pickler import pickle_program
+from tidemill.streaming.program.program_pickler import PickledProgram, pickle_program
 from tidemill.streaming.program.unpicklable import explain_pickling_error
 
 if TYPE_CHECKING:
@@ -22,8 +22,8 @@ UPGRADE = (
 )
 
 
-def pickle_graph(graph: DStreamGraph) -> bytes:
-    """Return the graph as bytes, or raise an error that names the variable that cannot be pickled."""
+def pickle_graph(graph: DStreamGraph) -> PickledProgram:
+    """Pickle the graph, or raise an error that names the variable that cannot be pickled."""
     try:
         return pickle_program(graph)
     except Exception as error:

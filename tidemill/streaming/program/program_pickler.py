@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import pickle
-from typing import Any
+from typing import Any, NamedTuple
 
 from pyspark import RDD, Accumulator, Broadcast, SparkContext
 from pyspark.cloudpickle import CloudPickler
@@ -27,37 +27,66 @@ class TiedToARunError(pickle.PicklingError):
 
 
 class ProgramPickler(CloudPickler):
-    """Pickles like cloudpickle, and refuses objects of some classes.
+    """Pickles like cloudpickle, and refuses objects of some classes, or passes over them.
 
-    ``classes`` are those that were pickled with all their methods, because they cannot be imported.
+    ``classes`` are those that were pickled with all their methods, because they cannot be imported;
+    ``objects`` are those of the ``wanted`` classes, in the order in which the program refers to them.
     """
 
-    def __init__(self, file: io.BytesIO, refused: tuple[type, ...] = NOT_WRITTEN_DOWN) -> None:
+    def __init__(
+        self,
+        file: io.BytesIO,
+        refused: tuple[type, ...] = NOT_WRITTEN_DOWN,
+        passed_over: tuple[type, ...] = (),
+        wanted: tuple[type, ...] = (),
+    ) -> None:
         super().__init__(file)  # type: ignore[no-untyped-call]
         self._refused = refused
+        self._passed_over = passed_over
+        self._wanted = wanted
         self.classes: list[type] = []
+        self.objects: list[Any] = []
 
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, self._refused):
             raise TiedToARunError(obj)
+        if isinstance(obj, self._passed_over):
+            return object, ()
+        if isinstance(obj, self._wanted):
+            self.objects.append(obj)
         reduced = super().reducer_override(obj)  # type: ignore[no-untyped-call]
         if isinstance(obj, type) and reduced is not NotImplemented:
             self.classes.append(obj)
         return reduced
 
 
-def pickle_program(value: Any) -> bytes:
+class PickledProgram(NamedTuple):
+    """A program as bytes, and the classes that it defines itself and refers to."""
+
+    data: bytes
+    classes: list[type]
+
+
+def pickle_program(value: Any) -> PickledProgram:
     """Pickle a program, or any part of one."""
     buffer = io.BytesIO()
-    ProgramPickler(buffer).dump(value)  # type: ignore[no-untyped-call]
-    return buffer.getvalue()
+    pickler = ProgramPickler(buffer)
+    pickler.dump(value)  # type: ignore[no-untyped-call]
+    return PickledProgram(buffer.getvalue(), pickler.classes)
 
 
 def classes_of(program: Any) -> list[type]:
-    """Return the classes that a program defines itself and refers to.
+    """Return the classes that a program which was read from a file defines itself and refers to."""
+    return _looked_through(program).classes
 
-    Nothing is written down, and a program of an earlier Tidemill may have a token as a text.
-    """
-    pickler = ProgramPickler(io.BytesIO(), TIED_TO_A_RUN)
+
+def objects_of(program: Any, wanted: tuple[type, ...]) -> list[Any]:
+    """Return the objects of some classes that a program refers to, in an order that a restart keeps."""
+    return _looked_through(program, wanted).objects
+
+
+def _looked_through(program: Any, wanted: tuple[type, ...] = ()) -> ProgramPickler:
+    """Pickle a program to see what it refers to. Nothing is written down, so nothing is refused."""
+    pickler = ProgramPickler(io.BytesIO(), (), TIED_TO_A_RUN, wanted)
     pickler.dump(program)  # type: ignore[no-untyped-call]
-    return pickler.classes
+    return pickler

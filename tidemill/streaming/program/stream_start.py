@@ -11,13 +11,21 @@ The start of a new stream with a checkpoint directory, and what is durable after
 A driver that dies before 4 leaves nothing that the next start would go on with: that one deletes the files of
 3, and no others (:mod:`tidemill.checkpoint.leftovers`). A recovered stream
 skips 1, 3 and 4; an upgraded one does 4 at the end of 3, in one write.
+
+A stream with state and without a checkpoint directory keeps its state below
+``SparkContext.getCheckpointDir()`` for as long as it runs: it skips 1 and 4, and removes its files when it
+stops.
 """
 
 from __future__ import annotations
 
 import logging
+import uuid
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+from pyspark import SparkContext
 
 from tidemill.batches.durable import DurableBatches
 from tidemill.batches.running_state import RunningState
@@ -29,9 +37,9 @@ from tidemill.checkpoint.leftovers import (
 )
 from tidemill.checkpoint.program_file import PROGRAM, ProgramHeader, write_program
 from tidemill.checkpoint.storage import open_storage
-from tidemill.common.clock import Clock
+from tidemill.common.clock import Clock, never
 from tidemill.common.fault_points import fault_point
-from tidemill.common.paths import local_path
+from tidemill.common.paths import absolute_location, local_path
 from tidemill.errors import BatchError, IllegalStateError, StopTimeoutError, UpgradeError
 from tidemill.progress.listener_bus import ListenerBus
 from tidemill.receivers.driver.executor_allocation import (
@@ -45,8 +53,9 @@ from tidemill.state.program_classes import ProgramClasses
 from tidemill.streaming.graph.state import StatefulNode
 from tidemill.streaming.program.graph_pickle import pickle_graph
 from tidemill.streaming.program.program_header import assign_operator_ids, program_header
-from tidemill.streaming.program.program_pickler import classes_of
+from tidemill.streaming.program.program_pickler import PickledProgram, classes_of
 from tidemill.streaming.program.resume_point import ResumePoint
+from tidemill.streaming.program.trained_models import TrainedModels
 from tidemill.streaming.program.upgrade import OperatorRenames, take_over_operators
 from tidemill.streaming.scheduling.receiver_streams import StreamReceivers, receiver_sources
 from tidemill.streaming.scheduling.stream_run import StreamRun
@@ -55,6 +64,10 @@ if TYPE_CHECKING:
     from tidemill.streaming.graph.dstream_graph import DStreamGraph
 
 logger = logging.getLogger(__name__)
+
+# The names of the folders for RDDs that streams of a Spark context have given it. The program's own RDDs may
+# be in them, which it can use for as long as the context lives.
+_rdd_folders: WeakKeyDictionary[SparkContext, set[str]] = WeakKeyDictionary()
 
 
 class StreamStart:
@@ -69,6 +82,8 @@ class StreamStart:
         self._upgraded_from: ProgramHeader | None = None
         self._renames: OperatorRenames = {}
         self._durable: DurableBatches | None = None
+        # The folder of a stream whose state ends with it.
+        self._passing_folder: str | None = None
         self._state: RunningState | None = None
         self._allocation: ExecutorAllocationManager | None = None
         self.receivers: StreamReceivers | None = None
@@ -82,16 +97,18 @@ class StreamStart:
         bus: ListenerBus,
         on_error: Callable[[BatchError], None],
         on_halt: Callable[[], None],
+        is_awaited: Callable[[], bool] = never,
     ) -> StreamRun:
         """Make everything ready, and return the run, whose batches begin with its ``start()``.
 
-        ``on_halt`` is called, on a thread of its own, when no batch can follow the one that failed. Leave
-        nothing running if making ready fails.
+        ``on_halt`` is called, on a thread of its own, when no batch can follow the one that failed.
+        ``is_awaited`` tells whether somebody waits for an error. Leave nothing running if making ready fails.
         """
         directory = self._graph.checkpoint_directory
         conf = self._graph.spark_context.getConf()
         scaling = AllocationSettings.from_conf(conf)
         run: StreamRun | None = None
+        pickled: PickledProgram | None = None
         retired: tuple[str, ...] = ()
         try:
             if self._upgraded_from is not None:
@@ -102,7 +119,8 @@ class StreamStart:
                 assign_operator_ids(self._graph)
             is_written = self._recovered is not None and self._upgraded_from is None
             if directory is not None:
-                pickled = b"" if is_written else pickle_graph(self._graph)  # 1
+                if not is_written:
+                    pickled = pickle_graph(self._graph)  # 1
                 if self._recovered is None:
                     require_no_foreign_files(open_storage(directory))
                 self._durable = DurableBatches.open(directory, self._clock)  # 2
@@ -110,20 +128,27 @@ class StreamStart:
                     self._refuse_used_directory(self._durable)
                 self._graph.stream_id = self._durable.log.stream_id()
                 self._prepare_rdd_checkpoints(self._durable, directory)
+            elif self._graph.stateful:
+                self._durable = self._open_for_this_run()
             if receiver_sources(self._graph):
-                self.receivers = StreamReceivers(self._graph, self._clock, bus, self._durable)
-            run = StreamRun(self._graph, self._clock, bus, on_error, on_halt, self._durable)
+                recoverable = None if directory is None else self._durable
+                self.receivers = StreamReceivers(self._graph, self._clock, bus, recoverable)
+            run = StreamRun(
+                self._graph, self._clock, bus, on_error, on_halt, self._durable, is_awaited
+            )
             run.start_threads()
             if self._durable is not None:
                 self._durable.keep_ownership(run.lose_ownership)
             first_ms = run.begin() if self._recovered is None else run.resume(self._recovered)  # 3
             if self._durable is not None:
-                self._open_state(self._durable, first_ms)
-            if self._durable is not None and not is_written:
+                self._open_state(self._durable, first_ms, pickled)
+                if directory is not None:
+                    self._graph.models = TrainedModels(self._graph, self._durable.storage)
+                    self._graph.models.restore(self._durable.logged.last_committed)
+            if self._durable is not None and pickled is not None:
                 fault_point("start.before-program")
-                write_program(
-                    self._durable.storage, program_header(self._graph, retired), pickled
-                )  # 4
+                header = program_header(self._graph, retired)
+                write_program(self._durable.storage, header, pickled.data)  # 4
                 fault_point("start.after-program")
             if self.receivers is not None:  # 5
                 self.receivers.start(run.rate_controllers)
@@ -150,7 +175,7 @@ class StreamStart:
         self._allocation.start()
 
     def _prepare_rdd_checkpoints(self, durable: DurableBatches, directory: str) -> None:
-        """Where RDDs go that ``checkpoint()`` is called on. Those of an earlier run are of no use."""
+        """Where RDDs go that ``checkpoint()`` is called on. Those of an earlier driver are of no use."""
         spark_context = self._graph.spark_context
         is_path = local_path(directory) is not None
         if is_path and not str(spark_context.master).startswith("local"):
@@ -161,13 +186,24 @@ class StreamStart:
             )
         # Spark and Arrow do not always agree on what a URI means: ask Spark only where it is needed.
         if is_path or any(node.checkpoint_ms is not None for node in self._graph.nodes()):
-            clear_rdds(durable.storage)
+            in_use = _rdd_folders.setdefault(spark_context, set())
+            clear_rdds(durable.storage, in_use)
             durable.storage.make_folder(RDDS)  # Spark would let everybody read what is in it
             # Spark takes a path without a scheme for one of its default file system.
             root = f"file://{directory}" if is_path else directory
             spark_context.setCheckpointDir(f"{root.rstrip('/')}/{RDDS}")
+            in_use.add(str(spark_context.getCheckpointDir()).rpartition("/")[2])
 
-    def _open_state(self, durable: DurableBatches, first_ms: int) -> None:
+    def _open_for_this_run(self) -> DurableBatches:
+        """Open a new folder below Spark's own checkpoint directory, which :meth:`close` removes."""
+        parent = self._graph.spark_context.getCheckpointDir()
+        assert parent is not None  # the graph has been validated
+        self._passing_folder = f"{absolute_location(parent).rstrip('/')}/stream-{uuid.uuid4()}"
+        return DurableBatches.open(self._passing_folder, self._clock)
+
+    def _open_state(
+        self, durable: DurableBatches, first_ms: int, pickled: PickledProgram | None
+    ) -> None:
         nodes = [
             node for node in self._graph.operators().values() if isinstance(node, StatefulNode)
         ]
@@ -194,7 +230,9 @@ class StreamStart:
             for node in nodes:
                 _require_same_placement(node, state.operators)
         self._graph.running_state = state
-        self._graph.program_classes = ProgramClasses(classes_of(self._graph))
+        if self._passing_folder is None:  # else no other program has written any of its values
+            classes = classes_of(self._graph) if pickled is None else pickled.classes
+            self._graph.program_classes = ProgramClasses(classes)
         self._state = state
         state.start()
 
@@ -222,6 +260,14 @@ class StreamStart:
             self._state.stop()
         if self._durable is not None:
             self._durable.close()
+        if self._passing_folder is not None:
+            self._remove_passing_folder(self._passing_folder)
+
+    def _remove_passing_folder(self, folder: str) -> None:
+        try:
+            open_storage(folder).delete_folder("")
+        except OSError as error:
+            logger.warning("the state of a stream that has ended could not be deleted: %s", error)
 
 
 def _require_same_placement(node: StatefulNode, operators: StateOperators) -> None:

@@ -60,6 +60,17 @@ def explain_pickling_error(graph: DStreamGraph, error: Exception) -> str:
     return f"the program cannot be written into the checkpoint: {type(error).__name__}: {error}"
 
 
+def _pysparks_words(culprit: Any) -> str:
+    """Return what PySpark says when such an object is pickled: programs and people look for its words."""
+    if not isinstance(culprit, (SparkContext, RDD)):
+        return ""
+    try:
+        culprit.__getnewargs__()
+    except Exception as error:
+        return f" PySpark says: {' '.join(str(error).split())}"
+    return ""
+
+
 def _sentence(node: DStreamNode, path: list[Step]) -> str:
     culprit = path[-1][1]
     user_functions = [n for n, (_, value) in enumerate(path[:-1]) if _is_user_function(value)]
@@ -76,7 +87,8 @@ def _sentence(node: DStreamNode, path: list[Step]) -> str:
             where += f" with {_kind(culprit)} in it"
     else:
         where = f"it was given {_kind(culprit)}"
-    return f"{node.site}: {where}, and that cannot be written into the checkpoint: {remedy}."
+    said = f"{node.site}: {where}, and that cannot be written into the checkpoint: {remedy}."
+    return said + _pysparks_words(culprit)
 
 
 def _kind(value: Any) -> str:

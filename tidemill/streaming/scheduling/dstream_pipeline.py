@@ -22,11 +22,12 @@ from tidemill.progress.events import (
     OutputOperationStarted,
 )
 from tidemill.progress.listener_bus import ListenerBus
-from tidemill.spark.session.failures import where_it_failed
+from tidemill.spark.errors.failures import where_it_failed
 from tidemill.spark.session.job_properties import (
     InheritedProperties,
-    cancel_jobs,
+    cancel_jobs_for_good,
     describe_job,
+    end_jobs,
     is_stopped,
     writing_to_existing_directories,
 )
@@ -116,6 +117,8 @@ class DStreamPipeline(Pipeline, BatchObserver[BatchResult]):
             self._make_jobs(job_set)
         failure = self._run_jobs(job_set)
         if failure is None:
+            if self._graph.models is not None:
+                self._graph.models.save(batch.batch_id)
             job_set.inputs = self._input_infos(batch, finished=True)
         elif self._is_durable:
             raise failure
@@ -162,12 +165,18 @@ class DStreamPipeline(Pipeline, BatchObserver[BatchResult]):
                     raise BatchAbandonedError(f"the stream stopped before {job.site} ran")
         return first
 
-    def cancel(self) -> None:
-        """End the running jobs, and those that a thread is just about to start."""
+    def running_times(self) -> list[int]:
+        """Return the times of the batches that run now. Takes no lock: a signal handler asks."""
+        return [each.time_ms for each in list(self._job_sets.values()) if each.start_ms is not None]
+
+    def end(self, thread: threading.Thread, timeout_s: float) -> None:
+        """Cancel the running jobs, and those that the thread still starts, until it has ended."""
         with self._lock:
-            running = [each for each in self._job_sets.values() if each.start_ms is not None]
-        for job_set in running:
-            cancel_jobs(self._sc, self._names.job_group(job_set.time_ms))
+            groups = [self._names.job_group(time_ms) for time_ms in self.running_times()]
+        end_jobs(self._sc, groups, thread, timeout_s)
+        if thread.is_alive():
+            for group in groups:
+                cancel_jobs_for_good(self._sc, group)
 
     # -- afterwards ----------------------------------------------------------------------------
 

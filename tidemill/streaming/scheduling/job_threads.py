@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from tidemill.common.clock import Clock
 from tidemill.common.config import CONCURRENT_JOBS
 from tidemill.errors import BatchError
-from tidemill.spark.session.failures import where_it_failed
+from tidemill.spark.errors.failures import where_it_failed
 from tidemill.spark.session.job_properties import (
     InheritedProperties,
     describe_job,

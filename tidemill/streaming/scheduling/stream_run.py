@@ -21,7 +21,7 @@ from tidemill.batches.rate_controller import rate_controllers
 from tidemill.batches.rate_feed import RateFeed
 from tidemill.batches.recovery import NOTHING_LOGGED, recover
 from tidemill.batches.runner import BatchRunner, RunningStream
-from tidemill.common.clock import Clock
+from tidemill.common.clock import Clock, never
 from tidemill.common.config import CONCURRENT_JOBS
 from tidemill.common.times import to_datetime
 from tidemill.errors import BatchError, CheckpointError
@@ -32,7 +32,13 @@ from tidemill.streaming.scheduling.dstream_pipeline import DStreamPipeline
 from tidemill.streaming.scheduling.job_generator import JobGenerator
 from tidemill.streaming.scheduling.job_scheduler import JobScheduler
 from tidemill.streaming.scheduling.missed_batches import MissedBatches
-from tidemill.streaming.scheduling.stream_errors import BatchNames, StreamErrors
+from tidemill.streaming.scheduling.stream_errors import (
+    GOES_ON,
+    RUNS_AGAIN,
+    STATE_ENDS,
+    BatchNames,
+    StreamErrors,
+)
 
 if TYPE_CHECKING:
     from tidemill.streaming.graph.dstream_graph import DStreamGraph
@@ -52,12 +58,13 @@ class StreamRun:
         on_error: Callable[[BatchError], None],
         on_halt: Callable[[], None],
         durable: DurableBatches | None = None,
+        is_awaited: Callable[[], bool] = never,
     ) -> None:
         self._graph = graph
         self._clock = clock
         self._bus = bus
         self._durable = durable
-        self._errors = StreamErrors(on_error)
+        self._errors = StreamErrors(on_error, is_awaited, self._after_a_failure())
         self._names = BatchNames(graph.batch_ms)
         conf = graph.spark_context.getConf()
         # By source id; empty unless backpressure is on.
@@ -86,6 +93,12 @@ class StreamRun:
         self._missed = MissedBatches(graph, self._wait_until_run)
         self._first_ms = 0
         self._unfinished: list[Batch] = []
+
+    def _after_a_failure(self) -> str:
+        """Say what becomes of the stream, and of the batch, when a batch fails."""
+        if self._durable is None:
+            return GOES_ON
+        return STATE_ENDS if self._graph.checkpoint_directory is None else RUNS_AGAIN
 
     def _make_planner(self) -> BatchPlanner:
         sources = {
@@ -210,6 +223,19 @@ class StreamRun:
         self._generator.stop_timer()
         return self._generator.drain(timeout_s) and self._scheduler.wait_until_idle(timeout_s)
 
+    def finish_running_batches(self, timeout_s: float) -> bool:
+        """Begin no other batch, and wait for those that run. Return False if that took too long."""
+        self._generator.stop_timer()
+        for thread in self._scheduler.stop():
+            thread.join(timeout_s)
+            if thread.is_alive():
+                return False
+        return True
+
+    def running_batches(self) -> list[str]:
+        """Return the names of the batches that run now, such as ``the batch of 12:00:03``."""
+        return [f"the {self._names.batch(time_ms)}" for time_ms in self.pipeline.running_times()]
+
     def wait_until_processed(self, time_ms: int, timeout_s: float) -> bool:
         """Wait until all batches up to ``time_ms`` are over and listeners know. False if too slow."""
         return self._scheduler.wait_until_processed(
@@ -252,10 +278,9 @@ class StreamRun:
         self._runner.abandon()
         self._generator.stop()
         threads = [*self._scheduler.stop(), *self.pipeline.threads.stop()]
-        self.pipeline.cancel()
         for thread in threads:
             if thread.ident is not None and thread is not threading.current_thread():
-                thread.join(timeout_s)
+                self.pipeline.end(thread, timeout_s)
                 if thread.is_alive():
                     logger.warning(
                         "an output operation is still running %s s after its batch was cancelled; "

@@ -126,6 +126,7 @@ class MqttReceiver(Receiver):
         self.keepalive_s = keepalive_s
         self._session: MqttSession | None = None
         self._was_connected = False
+        self._has_reported_topic = False
         self.is_subscribed = False
 
     @property
@@ -171,12 +172,30 @@ class MqttReceiver(Receiver):
         self._was_connected = True
         self.is_subscribed = self.is_subscribed and has_session
 
+    def on_message_of(self, topic: str) -> None:
+        """Say it, once, if no filter asks for a topic. Its message is stored all the same: a broker may send
+        messages under other names than they were asked for.
+        """
+        if self._has_reported_topic or _is_asked_for(topic, self.topics):
+            return
+        self._has_reported_topic = True
+        self.reportError(
+            f"{self.where} sends messages of {topic!r}, which no topic of the receiver asks for: the session "
+            f"of {self.client_id!r} has a subscription of an earlier run. They are stored; to be rid of "
+            "them, filter them out, or take a new client_id"
+        )
+
     def on_ended(self, message: str, delay_s: float | None, error: BaseException | None) -> None:
         if not self.isStopped():
             self.restart(message, error, delay_s)
 
     def __getstate__(self) -> dict[str, Any]:
-        fresh = {"_session": None, "_was_connected": False, "is_subscribed": False}
+        fresh = {
+            "_session": None,
+            "_was_connected": False,
+            "_has_reported_topic": False,
+            "is_subscribed": False,
+        }
         return {**super().__getstate__(), **fresh}
 
 
@@ -186,6 +205,27 @@ def _check_range(option: str, value: Any, least: int, most: int, name: str = "")
             f"{name or option} must be a whole number from {least} to {most}, not {value!r}",
             option=option,
         )
+
+
+def _is_asked_for(topic: str, filters: Sequence[str]) -> bool:
+    """Say whether one of the filters matches a topic. Of filters that only a broker understands, any may."""
+    levels = topic.split("/")
+    for filter_ in filters:
+        wanted = filter_.split("/")
+        if wanted[0] == "$share":
+            wanted = wanted[2:]
+        if wanted[0].startswith("$") and wanted[0] != "$SYS":
+            return True
+        if wanted[-1] == "#":
+            wanted = wanted[:-1]
+            matched = levels[: len(wanted)]
+        else:
+            matched = levels
+        if len(wanted) == len(matched) and all(
+            want in ("+", level) for want, level in zip(wanted, matched, strict=True)
+        ):
+            return True
+    return False
 
 
 def _topic_filters(topics: Any) -> tuple[str, ...]:

@@ -156,6 +156,7 @@ class MqttSession:
             if self._is_closing:
                 return
             self._unsafe += is_acknowledged
+        self._receiver.on_message_of(message.topic)
         on_safe = partial(self._on_safe, message.mid) if is_acknowledged else None
         try:
             self._receiver.storeRecord(MESSAGE(message.topic, bytes(message.payload)), on_safe)

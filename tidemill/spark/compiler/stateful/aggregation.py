@@ -14,7 +14,7 @@ Buffers are rows like any other, so every aggregate function that Spark can merg
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -28,7 +28,7 @@ from tidemill.spark.compiler.stateful.state_steps import state_function
 from tidemill.spark.compiler.stateful.state_types import require_state_types
 from tidemill.tasks.event_time import EventTimeColumn
 from tidemill.tasks.state_layout import StateLayout
-from tidemill.tasks.state_step import PARTITION_COLUMN
+from tidemill.tasks.state_step import PARTITION_COLUMN, ROW_COUNT_COLUMN
 
 AGGREGATES = ("HashAggregateExec", "ObjectHashAggregateExec", "SortAggregateExec")
 # Positions of parameters in the constructors of all three.
@@ -53,6 +53,11 @@ class AggregateSpec:
     @property
     def kind(self) -> str:
         return "aggregation"
+
+    @property
+    def counts_rows(self) -> bool:
+        """True if the restore step hears how many rows are behind each of its rows: some may be late."""
+        return self.event_time is not None
 
 
 class AggregateSteps(Protocol):
@@ -97,13 +102,8 @@ class StatefulAggregation:
         if self._single:
             child = self._in_one_task(child)
         partial = final.child()
-        chain = c.execution.aggregate.AggUtils.planStreamingAggregation(
-            partial.groupingExpressions(),
-            partial.aggregateExpressions(),
-            final.resultExpressions(),
-            2,
-            child,
-        ).head()
+        functions = c.items(partial.aggregateExpressions())
+        chain = self._chain(final, functions, child)
         merge_all = chain.child().child()
         merge_new = merge_all.child().child()
         key_count = partial.groupingExpressions().size()
@@ -126,14 +126,40 @@ class StatefulAggregation:
             layout,
         )
         restore, save = self._steps(spec)
-        plan = self._batch_aggregate(merge_new.child(), child, columns)
+        counted: list[Node] = []
+        if spec.counts_rows:
+            merge_new, counted = self._with_row_count(final, functions, child)
+        plan = self._batch_aggregate(merge_new.child(), child, [*columns, *counted])
         if not self._single:
             plan = self._exchanged(plan, keys)
-            plan = self._batch_aggregate(merge_new, plan, columns)
-        plan = self._step(restore, columns, plan, keys, keeps_place=True)
+            plan = self._batch_aggregate(merge_new, plan, [*columns, *counted])
+        plan = self._step(restore, columns, plan, keys, counted, keeps_place=True)
         plan = self._batch_aggregate(merge_all, plan, columns)
         plan = self._step(save, columns, plan, keys)
         return self._batch_aggregate(chain, plan, None), spec
+
+    def _chain(self, final: Node, functions: list[Node], child: Node) -> Node:
+        """Return the nodes that Spark's own streams have for these functions, the final one on top."""
+        return self._c.execution.aggregate.AggUtils.planStreamingAggregation(
+            final.child().groupingExpressions(),
+            self._c.seq(functions),
+            final.resultExpressions(),
+            2,
+            child,
+        ).head()
+
+    def _with_row_count(
+        self, final: Node, functions: list[Node], child: Node
+    ) -> tuple[Node, list[Node]]:
+        """Return the merge of the batch's rows, over their partial aggregation, with one more function that
+        counts the rows; and its column, which the restore step takes away.
+        """
+        c = self._c
+        one = c.module("org.apache.spark.sql.catalyst.expressions.Literal").apply(1)
+        count = c.expressions.aggregate.Count(c.seq([one])).toAggregateExpression()
+        chain = self._chain(final, [*functions, count], child)
+        column = c.items(count.aggregateFunction().inputAggBufferAttributes())[0]
+        return chain.child().child().child().child(), [column.withName(ROW_COUNT_COLUMN)]
 
     def _in_one_task(self, plan: Node) -> Node:
         """Return the plan in one task, even if the user has repartitioned it: the steps expect no others."""
@@ -175,16 +201,18 @@ class StatefulAggregation:
         columns: list[Node],
         child: Node,
         keys: list[Node],
+        counted: Sequence[Node] = (),
         keeps_place: bool = False,
     ) -> Node:
         """Return ``child`` with a state step on top.
 
-        The last column of its input is the state partition of a row. In a single task it stays.
+        After the columns its input has the state partition of a row, which stays in a single task, and then
+        those of ``counted``, which do not.
         """
         c = self._c
         output = columns
         place = c.alias(partition_of(c, keys, self._partitions), PARTITION_COLUMN)
-        child = c.execution.ProjectExec(c.seq([*columns, place]), child)
+        child = c.execution.ProjectExec(c.seq([*columns, place, *counted]), child)
         if self._single and keeps_place:
             output = [*columns, place.toAttribute()]
         udf = state_function(c, function, output, c.items(child.output()))

@@ -6,6 +6,7 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 
 from tidemill.checkpoint.batch_log import LoggedBatches
+from tidemill.checkpoint.source_log import INITIAL, SourceLog
 from tidemill.checkpoint.storage import Storage
 from tidemill.errors import CheckpointError, DamagedCheckpointError
 from tidemill.sql.execution.checkpoint.query_plan import PLAN
@@ -93,6 +94,8 @@ def require_same_sources(
     logged_names = list(ends)
     changed = set(logged_names) ^ set(sources)
     if not any(name.isdigit() for name in changed):
+        for name in set(logged_names) - set(sources):
+            _require_finished(storage, logged, name)
         return
     raise CheckpointError(
         f"{storage.uri} is the checkpoint of a query with {_counted(logged_names)}, and this one has "
@@ -104,6 +107,25 @@ def require_same_sources(
         "changed.",
         storage.uri,
     )
+
+
+def _require_finished(storage: Storage, logged: LoggedBatches, source: str) -> None:
+    """Refuse to leave out a source while a batch with its rows is unfinished: it would end without them."""
+    for batch_id in logged.unfinished:
+        before = logged.offsets.get(batch_id - 1)
+        if before is None:
+            (start,) = SourceLog(storage, source).get(INITIAL) or [None]
+        else:
+            start = before.offsets.get(source)
+        if logged.offsets[batch_id].offsets.get(source) != start:
+            raise CheckpointError(
+                f"batch {batch_id} of {storage.uri} has been planned and is not finished. It has rows of the "
+                f"source {source!r}, which this query lacks: they would be lost. Start the query once more "
+                "with that source, and leave it out when the batch is done. If it cannot be read any more, "
+                f"delete offsets/{batch_id} and what follows it: then batches are planned anew, without the "
+                "source. Nothing has been changed.",
+                storage.uri,
+            )
 
 
 def _counted(names: Sequence[str]) -> str:

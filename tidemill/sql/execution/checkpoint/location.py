@@ -15,7 +15,7 @@ from tidemill.common.paths import absolute_location
 from tidemill.common.suggestions import nearest
 from tidemill.errors import CheckpointError
 from tidemill.spark.session.settings import CHECKPOINT_LOCATION, DELETE_TEMPORARY_CHECKPOINT
-from tidemill.sql.query_errors import QueryAnalysisError
+from tidemill.sql.query_errors import QueryAnalysisError, QueryArgumentError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -42,6 +42,11 @@ def resolve(
     """
     location = options.get(OPTION)
     if location is not None:
+        if not location.strip():
+            raise QueryArgumentError(
+                f'option("{OPTION}", {location!r}) names no directory: give one, or leave the option out',
+                option=OPTION,
+            )
         return CheckpointLocation(absolute_location(location))
     parent = spark.conf.get(CHECKPOINT_LOCATION, None)
     if parent:
@@ -58,6 +63,13 @@ def resolve(
     directory = tempfile.mkdtemp(prefix="tidemill-temporary-checkpoint-")
     logger.info("temporary checkpoint, deleted when the query stops: %s", directory)
     return CheckpointLocation(directory, is_temporary=True)
+
+
+def remedy(location: CheckpointLocation) -> str:
+    """Return what to do after a failure, as far as it is known where the query goes on."""
+    if location.is_temporary:
+        return "It has no checkpointLocation: started again, it begins anew."
+    return f"Started again with its checkpoint {location.uri}, it runs the batch again."
 
 
 @contextmanager

@@ -32,6 +32,15 @@ class RepeatedErrors:
 
     def text(self, message: str, error: str) -> str | None:
         """Return what to log of an error, or None for nothing. ``error`` is its traceback, or empty."""
+        times = self.count(message, error)
+        if times is None:
+            return None
+        if times == 1:
+            return "\n".join([message, *error.rstrip().splitlines()])
+        return f"{message} ({times} times by now)"
+
+    def count(self, message: str, error: str) -> int | None:
+        """Count an error. Return how many of its kind there are by now, or None if it is not to be logged."""
         lines = error.rstrip().splitlines()
         kind = (_without_numbers(message), _without_numbers(lines[-1] if lines else ""))
         with self._lock:
@@ -39,11 +48,7 @@ class RepeatedErrors:
                 self._counts.clear()
             self._counts[kind] += 1
             count = self._counts[kind]
-        if count == 1:
-            return "\n".join([message, *lines])
-        if count & (count - 1):
-            return None
-        return f"{message} ({count} times by now)"
+        return None if count & (count - 1) else count
 
 
 def _without_numbers(text: str) -> str:

@@ -1,0 +1,1 @@
+"""What a program says when something fails: short on the terminal, whole in a file."""

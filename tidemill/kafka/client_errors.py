@@ -1,0 +1,96 @@
+"""What librdkafka says of a connection, made into one sentence and one decision: wait, or give up."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException
+
+from tidemill.errors import BrokerRefusedError, BrokerUnavailableError, OptionError
+
+# librdkafka logs twenty lines a second while a broker is away. What matters is in the errors that we raise.
+quiet_logger = logging.getLogger("tidemill.kafka.librdkafka")
+quiet_logger.propagate = False
+quiet_logger.setLevel(logging.CRITICAL)
+quiet_logger.addHandler(logging.NullHandler())
+
+# Waiting does not help: the next attempt is refused like this one.
+_FINAL = {
+    KafkaError._AUTHENTICATION: "it refused the user or the password",
+    KafkaError.SASL_AUTHENTICATION_FAILED: "it refused the user or the password",
+    KafkaError._SSL: "no secure connection could be made",
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: "this user may not read the topic",
+    KafkaError.GROUP_AUTHORIZATION_FAILED: "this user may not use the consumer group",
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED: "this user may not use the cluster",
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "this user may not use the transactional id",
+    KafkaError.UNSUPPORTED_VERSION: "its version is too old",
+}
+_VAGUE = (KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT, KafkaError._TRANSPORT)
+
+
+class ConnectionErrors:
+    """Collects what a client says of its connections: give :meth:`heard` to it as ``error_cb``."""
+
+    def __init__(self, servers: str) -> None:
+        self.servers = servers
+        self._last: KafkaError | None = None
+        self._final: KafkaError | None = None
+
+    def heard(self, error: KafkaError) -> None:
+        if error.code() in _FINAL:
+            self._final = error
+        # A connection's own error says more than that none is left, or that a call has timed out.
+        elif error.code() not in _VAGUE or self._last is None:
+            self._last = error
+
+    def forget(self) -> None:
+        """Begin anew: the cluster has answered."""
+        self._last = self._final = None
+
+    def raise_final(self) -> None:
+        """Raise if an error has come that waiting does not mend."""
+        if self._final is not None:
+            raise refused(self.servers, self._final)
+
+    def unavailable(self, waited_s: float) -> BrokerUnavailableError:
+        """Return the error to raise when waiting has been in vain."""
+        reason = "no answer" if self._last is None else _reason(self._last)
+        return BrokerUnavailableError(
+            f"no Kafka broker answers at {self.servers} ({reason}), after {waited_s:.0f} s: check the "
+            "address, and that a broker runs there and can be reached from this machine",
+            self.servers,
+        )
+
+    @property
+    def reason(self) -> str:
+        return "no answer" if self._last is None else _reason(self._last)
+
+
+def refused(servers: str, error: KafkaError) -> BrokerRefusedError:
+    return BrokerRefusedError(
+        f"the Kafka cluster at {servers} cannot be used: {_FINAL[error.code()]} ({_reason(error)})",
+        servers,
+    )
+
+
+def is_final(error: KafkaError) -> bool:
+    return error.code() in _FINAL
+
+
+def _reason(error: KafkaError) -> str:
+    """Return what librdkafka says without its name for the connection and without timings."""
+    text: str = error.str()
+    for mark in (": Connect to ", ": Failed to resolve "):
+        if mark in text:
+            text = text[text.index(mark) + 2 :]
+    return text.split(" (after ")[0]
+
+
+def made(client: type[Any], settings: dict[str, Any], owner: str) -> Any:
+    """Make a client. A setting that librdkafka refuses is an error of the program's."""
+    try:
+        return client({**settings, "logger": quiet_logger})
+    except KafkaException as error:
+        text = error.args[0].str() if error.args else str(error)
+        raise OptionError(f"{owner} has a setting that Kafka's client refuses: {text}") from None

@@ -1,0 +1,100 @@
+"""Turns where a reader wants to begin or end into an offset for each partition."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from tidemill.errors import OptionError, SourceError
+from tidemill.kafka.cluster import KafkaCluster
+from tidemill.kafka.partitions import (
+    EARLIEST,
+    LATEST,
+    Positions,
+    TopicPartition,
+    described,
+)
+from tidemill.sources.kafka.options import OWNER, Place, Subscription
+
+
+def subscribed(cluster: KafkaCluster, subscription: Subscription) -> list[TopicPartition]:
+    """Return the partitions that are to be read, as they are now.
+
+    A topic that does not exist is an error when it was named. A pattern may fit nothing yet.
+    """
+    if subscription.pattern is not None:
+        return _flat(cluster.partitions_like(subscription.pattern).values())
+    names = subscription.topics or dict.fromkeys(part.topic for part in subscription.partitions)
+    found = cluster.partitions(names)
+    missing = [name for name in names if name not in found]
+    if missing:
+        raise SourceError(
+            f"there is no topic {' and no topic '.join(missing)} at {cluster.servers}: create it, or "
+            "correct the name",
+            "kafka",
+        )
+    there = _flat(found.values())
+    if not subscription.partitions:
+        return there
+    unknown = set(subscription.partitions) - set(there)
+    if unknown:
+        raise SourceError(
+            f"the option assign names partitions that do not exist: {described(unknown)}", "kafka"
+        )
+    return sorted(subscription.partitions)
+
+
+def _flat(parts: Iterable[Collection[TopicPartition]]) -> list[TopicPartition]:
+    return sorted(part for each in parts for part in each)
+
+
+def resolve(
+    cluster: KafkaCluster, place: Place, partitions: Collection[TopicPartition], which: str
+) -> Positions:
+    """Return an offset of 0 or more for each partition."""
+    if place.everywhere == EARLIEST:
+        return cluster.earliest(partitions)
+    if place.everywhere == LATEST:
+        return cluster.latest(partitions)
+    if place.offsets is not None:
+        return _at_offsets(cluster, place.offsets, partitions, which)
+    if place.time_ms is not None:
+        times = dict.fromkeys(partitions, place.time_ms)
+    else:
+        assert place.times_ms is not None
+        _require_all(place.times_ms, partitions, f"{which}OffsetsByTimestamp")
+        times = place.times_ms
+    return _at_times(cluster, times, place.or_latest, which)
+
+
+def _at_offsets(
+    cluster: KafkaCluster, offsets: Positions, partitions: Collection[TopicPartition], which: str
+) -> Positions:
+    _require_all(offsets, partitions, f"{which}Offsets")
+    earliest = cluster.earliest(part for part, at in offsets.items() if at == EARLIEST)
+    latest = cluster.latest(part for part, at in offsets.items() if at == LATEST)
+    return {**offsets, **earliest, **latest}
+
+
+def _at_times(cluster: KafkaCluster, times: Positions, or_latest: bool, which: str) -> Positions:
+    found = cluster.at_times(times)
+    none = [part for part, offset in found.items() if offset is None]
+    if none and not or_latest:
+        raise SourceError(
+            f"no record is as young as the time in the {which} options in {described(none)}: set "
+            '.option("startingOffsetsByTimestampStrategy", "latest") to begin at the end there',
+            "kafka",
+        )
+    ends = cluster.latest(none)
+    return {part: ends[part] if at is None else at for part, at in found.items()}
+
+
+def _require_all(given: Positions, partitions: Collection[TopicPartition], option: str) -> None:
+    missing, unknown = set(partitions) - set(given), set(given) - set(partitions)
+    if missing or unknown:
+        said = [f"lacks {described(missing)}"] if missing else []
+        said += [f"has {described(unknown)}, which is not read"] if unknown else []
+        raise OptionError(
+            f"option {option} of {OWNER} must have every partition that is read, and no other: it "
+            f"{' and '.join(said)}. Use -1 for the latest and -2 for the earliest offset",
+            option,
+        )
