@@ -27,7 +27,7 @@ class TiedToARunError(pickle.PicklingError):
 
 
 class ProgramPickler(CloudPickler):
-    """Pickles like cloudpickle, and refuses objects of some classes, or passes over them.
+    """Pickles like cloudpickle, and refuses objects of some classes.
 
     ``classes`` are those that were pickled with all their methods, because they cannot be imported;
     ``objects`` are those of the ``wanted`` classes, in the order in which the program refers to them.
@@ -37,12 +37,10 @@ class ProgramPickler(CloudPickler):
         self,
         file: io.BytesIO,
         refused: tuple[type, ...] = NOT_WRITTEN_DOWN,
-        passed_over: tuple[type, ...] = (),
         wanted: tuple[type, ...] = (),
     ) -> None:
         super().__init__(file)  # type: ignore[no-untyped-call]
         self._refused = refused
-        self._passed_over = passed_over
         self._wanted = wanted
         self.classes: list[type] = []
         self.objects: list[Any] = []
@@ -50,14 +48,37 @@ class ProgramPickler(CloudPickler):
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, self._refused):
             raise TiedToARunError(obj)
-        if isinstance(obj, self._passed_over):
-            return object, ()
         if isinstance(obj, self._wanted):
             self.objects.append(obj)
         reduced = super().reducer_override(obj)  # type: ignore[no-untyped-call]
         if isinstance(obj, type) and reduced is not NotImplemented:
             self.classes.append(obj)
         return reduced
+
+
+class ProgramReader(ProgramPickler):
+    """Looks through a program for what it refers to, and passes over what cannot be pickled.
+
+    Nothing is written down, so nothing is refused: a function that has run may hold a connection by now.
+    """
+
+    def __init__(self, wanted: tuple[type, ...] = ()) -> None:
+        super().__init__(io.BytesIO(), (), wanted)
+
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, TIED_TO_A_RUN):
+            return object, ()
+        reduced = super().reducer_override(obj)
+        if (
+            reduced is not NotImplemented
+            or isinstance(obj, type)
+            or type(obj) in self.dispatch_table
+        ):
+            return reduced
+        try:
+            return obj.__reduce_ex__(pickle.DEFAULT_PROTOCOL)
+        except Exception:
+            return object, ()
 
 
 class PickledProgram(NamedTuple):
@@ -77,16 +98,13 @@ def pickle_program(value: Any) -> PickledProgram:
 
 def classes_of(program: Any) -> list[type]:
     """Return the classes that a program which was read from a file defines itself and refers to."""
-    return _looked_through(program).classes
+    reader = ProgramReader()
+    reader.dump(program)  # type: ignore[no-untyped-call]
+    return reader.classes
 
 
 def objects_of(program: Any, wanted: tuple[type, ...]) -> list[Any]:
     """Return the objects of some classes that a program refers to, in an order that a restart keeps."""
-    return _looked_through(program, wanted).objects
-
-
-def _looked_through(program: Any, wanted: tuple[type, ...] = ()) -> ProgramPickler:
-    """Pickle a program to see what it refers to. Nothing is written down, so nothing is refused."""
-    pickler = ProgramPickler(io.BytesIO(), (), TIED_TO_A_RUN, wanted)
-    pickler.dump(program)  # type: ignore[no-untyped-call]
-    return pickler
+    reader = ProgramReader(wanted)
+    reader.dump(program)  # type: ignore[no-untyped-call]
+    return reader.objects
