@@ -82,6 +82,44 @@ def test_a_second_signal_while_the_first_ends_the_program_stops_at_once(ending: 
     assert "Traceback" not in errors
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_that_comes_in_a_finalizer_is_not_lost(number: signal.Signals) -> None:
+    lines, code, errors = run(
+        f"""
+class Finalized:
+    def __del__(self):
+        interrupt({int(number)})
+
+ended = threading.Event()
+try:
+    Finalized()
+    ended.wait({DEADLINE_S})
+    say("went on")
+except (KeyboardInterrupt, SystemExit) as error:
+    say(type(error).__name__)
+    raise
+"""
+    )
+    assert lines == ["KeyboardInterrupt" if number == signal.SIGINT else "SystemExit", "stopped"]
+    assert code == (-number if number == signal.SIGINT else 128 + number)
+    assert errors == ""
+
+
+def test_other_errors_in_finalizers_are_told_as_ever() -> None:
+    _, code, errors = run(
+        """
+class Finalized:
+    def __del__(self):
+        sys.exit("in a finalizer")
+
+Finalized()
+"""
+    )
+    assert code == 0
+    assert "Exception ignored in" in errors
+    assert "in a finalizer" in errors
+
+
 def test_a_signal_does_not_interrupt_the_stop_of_a_program_that_ends_by_itself() -> None:
     lines, code, errors = run(
         """

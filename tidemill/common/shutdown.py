@@ -13,6 +13,11 @@ from collections.abc import Callable, Sequence
 from types import FrameType, TracebackType
 from typing import Any
 
+# The attribute of an exception of ours that has the number of its signal.
+_SIGNAL = "tidemill_signal"
+# How long a finalizer gets to end, before a signal that came in it is sent again.
+_AGAIN_S = 0.01
+
 
 class Grace(enum.Enum):
     """What the end of a stream or a query waits for."""
@@ -32,7 +37,8 @@ class ShutdownHook:
     A signal only ends the program the ordinary way (``SystemExit``, ``KeyboardInterrupt``), so that
     ``finally`` blocks and exit handlers run. A second signal ends the process at once IF the program is still
     busy with the first one: in an ``except`` or ``finally`` block, or in its exit handlers. IF the program
-    has caught the first one and gone on, as a notebook does, the second is a first one again.
+    has caught the first one and gone on, as a notebook does, the second is a first one again. IF the signal
+    comes while Python runs a finalizer, which lets no error out, it comes again a moment later.
 
     PySpark's own handler for Ctrl-C would first cancel all Spark jobs and make the running batch fail, so
     the hook replaces it while a stream runs. It leaves a handler that the user installed alone. The hooks of
@@ -73,6 +79,7 @@ class _ProcessSignals:
         # The handlers that ours has taken the place of.
         self._replaced: dict[int, Any] = {}
         self._excepthook: _QuietExcepthook | None = None
+        self._unraisablehook: _RepeatSwallowedSignals | None = None
         self.received: int | None = None
         self.is_exiting = False
 
@@ -90,6 +97,8 @@ class _ProcessSignals:
             self.received, self.is_exiting = None, False
             self._excepthook = _QuietExcepthook(sys.excepthook)
             sys.excepthook = self._excepthook
+            self._unraisablehook = _RepeatSwallowedSignals(sys.unraisablehook)
+            sys.unraisablehook = self._unraisablehook
         self._hooks.append(hook)
         if threading.current_thread() is threading.main_thread():  # no other may set handlers
             self._replace(signal.SIGTERM, lambda handler: handler is signal.SIG_DFL)
@@ -107,6 +116,8 @@ class _ProcessSignals:
             return
         if self._excepthook is not None and sys.excepthook is self._excepthook:
             sys.excepthook = self._excepthook.before
+        if self._unraisablehook is not None and sys.unraisablehook is self._unraisablehook:
+            sys.unraisablehook = self._unraisablehook.before
         if threading.current_thread() is threading.main_thread():
             for number, before in self._replaced.items():
                 # A bound method: equal, not identical.
@@ -133,9 +144,9 @@ class _ProcessSignals:
         self.received = number
         if is_ending:
             return  # by itself, and it is stopping its streams
-        if number == signal.SIGINT:
-            raise KeyboardInterrupt
-        raise SystemExit(128 + number)
+        ending = KeyboardInterrupt() if number == signal.SIGINT else SystemExit(128 + number)
+        vars(ending)[_SIGNAL] = number
+        raise ending
 
     def _what_follows(self) -> str:
         try:
@@ -161,6 +172,25 @@ class _QuietExcepthook:
     ) -> None:
         if not (issubclass(kind, KeyboardInterrupt) and _signals.hooks()):
             self.before(kind, error, trace)
+
+
+class _RepeatSwallowedSignals:
+    """Sends a signal again whose exception came up in a finalizer (``__del__``, or py4j's own): Python prints
+    such an exception and goes on, so the program would never hear of the signal.
+    """
+
+    def __init__(self, before: Callable[..., object]) -> None:
+        self.before = before
+
+    def __call__(self, unraisable: sys.UnraisableHookArgs) -> None:
+        number = vars(unraisable.exc_value).get(_SIGNAL) if unraisable.exc_value else None
+        if number is None or not _signals.hooks():
+            self.before(unraisable)
+            return
+        # Not here: this, too, runs inside the finalizer.
+        again = threading.Timer(_AGAIN_S, os.kill, (os.getpid(), number))
+        again.daemon = True
+        again.start()
 
 
 def tell_waiting(what: Sequence[str], number: int | None) -> None:
