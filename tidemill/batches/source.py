@@ -90,6 +90,9 @@ class Source(ABC):
     def commit(self, end: Offset) -> None:
         """Forget everything up to ``end``: nobody reads it again, not even a stream that recovers."""
 
+    def give_up(self) -> None:
+        """Wait for no server any longer: the stream is being stopped. Any thread may call, at any time."""
+
     def stop(self) -> None:
         """Release what :meth:`start` acquired. Idempotent."""
 

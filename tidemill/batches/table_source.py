@@ -41,7 +41,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tidemill.batches.batch import OffsetRange
+from tidemill.batches.batch import Offset, OffsetRange
 from tidemill.batches.source import Source
 
 if TYPE_CHECKING:
@@ -78,6 +78,20 @@ class TableSource(Source):
         Called once, after :meth:`start`. Later calls of :meth:`latest_offset` go no further, in as many
         batches as limits ask for. A source that cannot tell reads everything in one batch.
         """
+
+    def waiting_for(self) -> str | None:
+        """The server that the source, or a task that reads it, waits for; None if for none.
+
+        For people who look at the query. Any thread may call, and never waits.
+        """
+        return None
+
+    def metrics(self, end: Offset) -> Mapping[str, str]:
+        """What progress reports say of the source, by name. The stream has read up to ``end``.
+
+        Called by the thread that plans, after each batch and each trigger without one.
+        """
+        return {}
 
     def counts_records(self) -> bool:
         """True if the source itself knows what :meth:`records_read` will be."""

@@ -30,7 +30,6 @@ _RENAMED = {
     "request.timeout.ms": "socket.timeout.ms",
     "max.block.ms": "delivery.timeout.ms",
     "metadata.max.age.ms": "topic.metadata.refresh.interval.ms",
-    "max.partition.fetch.bytes": "max.partition.fetch.bytes",
 }
 
 # What a program cannot ask for, and what to do instead.
@@ -54,6 +53,19 @@ _REFUSED = {
     "security.providers": "Java classes cannot be loaded",
     "metric.reporters": "Java classes cannot be loaded",
 }
+# What librdkafka has no need of. Leaving it out changes neither rows nor security.
+_NO_EFFECT = frozenset(
+    {
+        "max.poll.records",
+        "default.api.timeout.ms",
+        "exclude.internal.topics",
+        "auto.include.jmx.reporter",
+        "metrics.num.samples",
+        "metrics.recording.level",
+        "metrics.sample.window.ms",
+        "socket.connection.setup.timeout.max.ms",
+    }
+)
 _PEM_ONLY = ("ssl.truststore.type", "ssl.keystore.type")
 _MODULE = re.compile(r"\s*([\w.$]+)\s+(?:required|requisite|sufficient|optional)\b(.*?);?\s*", re.S)
 _FIELD = re.compile(r"""(\w+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([^\s;"']+))""")
@@ -90,6 +102,8 @@ def translated(settings: Mapping[str, str], owner: str, prefix: str = "") -> dic
                 f"option {prefix}{name} of {owner} is not possible: {_REFUSED[name]}",
                 prefix + name,
             )
+        if name in _NO_EFFECT:
+            continue
         if name == "sasl.jaas.config":
             result.update(_login(value, settings.get("sasl.mechanism"), owner, prefix))
         elif name in _PEM_ONLY:

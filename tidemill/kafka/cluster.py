@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future
 from typing import Any, TypeVar
@@ -31,7 +32,10 @@ FIRST_ANSWER_S = 10.0
 ANSWER_S = 60.0
 """How long a running stream waits for a broker that has answered before."""
 TRY_S = 1.0
-PAUSE_MS = 200
+"""How long the first try of a question may take. A cluster of many topics may need the longer ones after."""
+LONGEST_TRY_S = 5.0
+PAUSE_S = 0.2
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 
 # Settings of consumers and producers that an AdminClient does not need, and would warn of.
 _CLIENT = re.compile(
@@ -67,39 +71,46 @@ class KafkaCluster:
         self._answer_s = answer_s
         self._errors = ConnectionErrors(self.servers)
         self._committed_only = settings.get("isolation.level") == "read_committed"
-        of_clients = {name: value for name, value in settings.items() if _CLIENT.match(name)}
-        self._settings = {**of_clients, "error_cb": self._errors.heard}
+        self._settings = {**admin_settings(settings), "error_cb": self._errors.heard}
         self._admin: Any = made(AdminClient, self._settings, owner)
         self._clock = SystemClock()
         self._has_answered = False
+        # Why the calling thread waits at this moment. Other threads may look.
+        self.waits_because: str | None = None
+        self._is_given_up = threading.Event()
 
     def partitions(self, topics: Iterable[str]) -> dict[str, list[TopicPartition]]:
         """Return the partitions of topics; a topic that does not exist is left out."""
-        found = self._topics()
-        return {topic: found[topic] for topic in topics if topic in found}
+        return self._topics(frozenset(topics).__contains__)
 
     def partitions_like(self, pattern: re.Pattern[str]) -> dict[str, list[TopicPartition]]:
-        """Return the partitions of all topics whose whole name fits."""
-        return {topic: parts for topic, parts in self._topics().items() if pattern.fullmatch(topic)}
+        """Return the partitions of all topics whose whole name fits, without those of Kafka's own."""
+        return self._topics(
+            lambda name: name not in INTERNAL_TOPICS and pattern.fullmatch(name) is not None
+        )
 
-    def _topics(self) -> dict[str, list[TopicPartition]]:
-        metadata = self._ask("topics", lambda: self._admin.list_topics(timeout=TRY_S))
-        topics = {}
-        for name, topic in metadata.topics.items():
-            if topic.error is not None and is_final(topic.error):
-                raise refused(self.servers, topic.error)
-            if topic.error is None:
+    def _topics(self, is_wanted: Callable[[str], bool]) -> dict[str, list[TopicPartition]]:
+        def ask(try_s: float) -> dict[str, list[TopicPartition]]:
+            topics = {}
+            for name, topic in self._admin.list_topics(timeout=try_s).topics.items():
+                if not is_wanted(name) or (topic.error and topic.error.code() in _MISSING):
+                    continue
+                if topic.error is not None:
+                    # To leave it out would look as if it had been deleted.
+                    raise KafkaException(topic.error)
                 topics[name] = [TopicPartition(name, number) for number in sorted(topic.partitions)]
-        return topics
+            return topics
+
+        return self._ask("topics", ask)
 
     def topic_ids(self, topics: Collection[str]) -> dict[str, str]:
         """Return the ids of topics: a topic that is deleted and made again has another one."""
         if not topics:
             return {}
 
-        def ask() -> dict[str, str]:
+        def ask(try_s: float) -> dict[str, str]:
             asked = self._admin.describe_topics(
-                TopicCollection(list(topics)), request_timeout=TRY_S * 5
+                TopicCollection(list(topics)), request_timeout=max(try_s, TRY_S * 5)
             )
             return {name: str(found.topic_id) for name, found in _answers(asked).items()}
 
@@ -129,10 +140,12 @@ class KafkaCluster:
             else IsolationLevel.READ_UNCOMMITTED
         )
 
-        def ask() -> Positions:
+        def ask(try_s: float) -> Positions:
             asked = {KafkaPartition(*part): spec for part, spec in specs.items()}
             answers = _answers(
-                self._admin.list_offsets(asked, isolation_level=level, request_timeout=TRY_S * 5)
+                self._admin.list_offsets(
+                    asked, isolation_level=level, request_timeout=max(try_s, TRY_S * 5)
+                )
             )
             if any(found.offset == OFFSET_INVALID for found in answers.values()):
                 # While a broker comes back, this is an answer without an error.
@@ -144,13 +157,20 @@ class KafkaCluster:
 
         return self._ask("offsets", ask)
 
-    def _ask(self, what: str, ask: Callable[[], T]) -> T:
+    def _ask(self, what: str, ask: Callable[[float], T]) -> T:
+        try:
+            return self._ask_until_answered(what, ask)
+        finally:
+            self.waits_because = None
+
+    def _ask_until_answered(self, what: str, ask: Callable[[float], T]) -> T:
         patience_s = self._answer_s if self._has_answered else FIRST_ANSWER_S
         began_ms = self._clock.now_ms()
         is_waiting = False
+        try_s = TRY_S
         while True:
             try:
-                answer = ask()
+                answer = ask(try_s)
             except KafkaException as error:
                 self._admin.poll(0)  # calls heard()
                 self._errors.raise_final()
@@ -161,7 +181,7 @@ class KafkaCluster:
                     # After an election, a client goes on asking with the epoch of the leader before.
                     self._admin = made(AdminClient, self._settings, self._owner)
                 waited_s = (self._clock.now_ms() - began_ms) / 1000
-                if waited_s >= patience_s:
+                if waited_s >= patience_s or self._is_given_up.is_set():
                     raise self._errors.unavailable(waited_s) from None
                 if not is_waiting and self._has_answered:
                     logger.warning(
@@ -172,7 +192,9 @@ class KafkaCluster:
                         patience_s,
                     )
                 is_waiting = True
-                self._clock.wait_till(self._clock.now_ms() + PAUSE_MS)
+                self.waits_because = self._errors.reason
+                try_s = min(2 * try_s, LONGEST_TRY_S)
+                self._is_given_up.wait(PAUSE_S)
             else:
                 if is_waiting and self._has_answered:
                     logger.warning("%s: the broker at %s answers again", self._owner, self.servers)
@@ -190,9 +212,22 @@ class KafkaCluster:
                 self._owner,
             ) from None
 
+    def give_up(self) -> None:
+        """Let nobody wait for an answer any longer. From any thread."""
+        self._is_given_up.set()
+
+    def raise_if_given_up(self) -> None:
+        if self._is_given_up.is_set():
+            raise self._errors.unavailable(0)
+
     def close(self) -> None:
         """Let the connection go. Idempotent."""
         self._admin = None
+
+
+def admin_settings(settings: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings that an AdminClient takes, of those of a consumer or producer."""
+    return {name: value for name, value in settings.items() if _CLIENT.match(name)}
 
 
 def _answers(asked: Mapping[Any, Future[Any]]) -> dict[Any, Any]:

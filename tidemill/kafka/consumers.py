@@ -15,16 +15,21 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from tidemill.common.clock import SystemClock
-from tidemill.errors import BrokerUnavailableError, SourceError
+from tidemill.common.clock import Clock, SystemClock
+from tidemill.errors import SourceError
 from tidemill.kafka.client_errors import ConnectionErrors, is_final, made, refused
 from tidemill.kafka.client_options import BOOTSTRAP_SERVERS
 from tidemill.kafka.partitions import TopicPartition
 
 MOST_KEPT = 32
 """How many consumers a worker keeps: each has threads, a connection and fetched messages."""
+KEPT_MS = 300_000
+"""How long a worker keeps a consumer that nobody uses: its query may have ended."""
 CHUNK = 10_000
 POLL_S = 1.0
+PAUSE_MS = 200
+GONE_S = 3.0
+"""How long a partition must have been unknown to the cluster before it is taken for deleted."""
 
 # What a program may not change: a range is read from its first offset to its last, whatever a group says.
 _OURS = {
@@ -32,7 +37,6 @@ _OURS = {
     "enable.auto.offset.store": "false",
     "auto.offset.reset": "error",
     "enable.partition.eof": "true",
-    "group.id": "tidemill-reader",  # librdkafka asks for one; assigned partitions do not use it
 }
 # What a program may change.
 _DEFAULTS = {
@@ -43,6 +47,10 @@ _DEFAULTS = {
     # Java's default; librdkafka's own is read_committed.
     "isolation.level": "read_uncommitted",
     "fetch.wait.max.ms": "100",
+    # As Java's clients do: a record that the disk of a broker has changed is no record.
+    "check.crcs": "true",
+    # librdkafka asks for one, and clusters may allow some only. Positions in it are neither read nor written.
+    "group.id": "tidemill-reader",
 }
 _NO_PARTITION = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION)
 _GONE = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE, *_NO_PARTITION)
@@ -131,17 +139,29 @@ class PartitionConsumer:
         else:
             self._errors.heard(error)
 
-    def bounds(self) -> tuple[int, int] | None:
+    def bounds(self, patience_s: float) -> tuple[int, int] | None:
         """Return where the partition begins and ends now, None if it does not exist."""
-        try:
-            low, high = self._consumer.get_watermark_offsets(
-                KafkaPartition(*self._where), timeout=10
-            )
-            return int(low), int(high)
-        except KafkaException as error:
-            if error.args[0].code() in _NO_PARTITION:
-                return None
-            raise BrokerUnavailableError(str(error.args[0].str()), self._errors.servers) from None
+        began_ms = self._clock.now_ms()
+        while True:
+            try:
+                low, high = self._consumer.get_watermark_offsets(
+                    KafkaPartition(*self._where), timeout=POLL_S * 5
+                )
+                return int(low), int(high)
+            except KafkaException as error:
+                cause = error.args[0]
+            waited_s = (self._clock.now_ms() - began_ms) / 1000
+            if cause.code() in _NO_PARTITION:
+                # A broker that comes back may not know its partitions at first.
+                if waited_s >= GONE_S:
+                    return None
+            elif is_final(cause):
+                raise refused(self._errors.servers, cause)
+            else:
+                self._errors.heard(cause)
+                if waited_s >= patience_s:
+                    raise self._errors.unavailable(waited_s)
+            self._clock.wait_till(self._clock.now_ms() + PAUSE_MS)
 
     def close(self) -> None:
         self._consumer.close()
@@ -149,6 +169,11 @@ class PartitionConsumer:
 
 def _consumer(settings: Mapping[str, str], owner: str, errors: ConnectionErrors) -> Any:
     return made(Consumer, {**_DEFAULTS, **settings, **_OURS, "error_cb": errors.heard}, owner)
+
+
+def new_consumer(settings: Mapping[str, str], owner: str) -> Any:
+    """Return a consumer for a short look, which reads what others cannot see of it and says nothing."""
+    return _consumer(settings, owner, ConnectionErrors(settings[BOOTSTRAP_SERVERS]))
 
 
 def require_valid(settings: Mapping[str, str], owner: str) -> None:
@@ -168,33 +193,46 @@ class OffsetGoneError(Exception):
 class ConsumerPool:
     """The consumers of one process. A consumer is taken out while it is used, so that nobody shares it."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock | None = None) -> None:
         self._pid = os.getpid()
-        self._idle: OrderedDict[Any, PartitionConsumer] = OrderedDict()
+        self._clock = clock or SystemClock()
+        # With the time since when each is idle, the longest first.
+        self._idle: OrderedDict[Any, tuple[int, PartitionConsumer]] = OrderedDict()
 
     @contextmanager
     def consumer(
-        self, settings: Mapping[str, str], where: TopicPartition, owner: str
+        self, settings: Mapping[str, str], where: TopicPartition, owner: str, topic_id: str = ""
     ) -> Iterator[PartitionConsumer]:
-        """Lend a consumer. One that has met an error is not kept."""
+        """Lend a consumer. One that has met an error is not kept.
+
+        ``topic_id`` is that of the topic, as far as it is known: a consumer may have fetched messages of a
+        topic that was deleted and made again since, and so has nothing for a reader of the new one.
+        """
         if self._pid != os.getpid():
             # A forked process has the memory of librdkafka, and none of its threads.
             self._idle, self._pid = OrderedDict(), os.getpid()
-        key = (where, tuple(sorted(settings.items())))
-        consumer = self._idle.pop(key, None) or PartitionConsumer(settings, where, owner)
+        key = (where, topic_id, tuple(sorted(settings.items())))
+        _, consumer = self._idle.pop(key, (0, None))
+        consumer = consumer or PartitionConsumer(settings, where, owner)
         try:
             yield consumer
         except BaseException:
             consumer.close()
             raise
-        self._idle[key] = consumer
-        while len(self._idle) > MOST_KEPT:
-            _, oldest = self._idle.popitem(last=False)
-            oldest.close()
+        self._idle[key] = self._clock.now_ms(), consumer
+        self._drop_those_of_long_ago()
+
+    def _drop_those_of_long_ago(self) -> None:
+        last_ms = self._clock.now_ms() - KEPT_MS
+        while self._idle:
+            since_ms, _ = next(iter(self._idle.values()))
+            if len(self._idle) <= MOST_KEPT and since_ms > last_ms:
+                return
+            self._idle.popitem(last=False)[1][1].close()
 
     def close(self) -> None:
         while self._idle:
-            self._idle.popitem()[1].close()
+            self._idle.popitem()[1][1].close()
 
 
 pool = ConsumerPool()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import gc
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,9 +23,20 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from tidemill.common.clock import SystemClock
+from tidemill.common.fault_points import fault_point
 from tidemill.errors import DataLossError
-from tidemill.kafka.consumers import OffsetGoneError, pool
+from tidemill.kafka.consumers import PAUSE_MS, OffsetGoneError, pool
 from tidemill.kafka.partitions import TopicPartition
+from tidemill.kafka.skips import Skips
+
+if TYPE_CHECKING:
+    from pyspark import Accumulator
+
+logger = logging.getLogger(__name__)
+
+MOST_TRIES = 10
+"""How often a reader tries an offset that the partition has, although the broker has denied it."""
 
 HEADERS = ArrayType(
     StructType([StructField("key", StringType()), StructField("value", BinaryType())])
@@ -58,10 +70,12 @@ def schema(with_headers: bool) -> StructType:
 
 @dataclass(frozen=True)
 class RangeReader:
-    """Reads splits in tasks. A split is ``{"topic", "partition", "from", "to"}``.
+    """Reads splits in tasks. A split is ``{"topic", "partition", "from", "to"}``, and ``"id"``, the topic's
+    id, where it is known.
 
     ``columns`` are those that the query uses: the others are null, because making them takes as long as
-    fetching the messages.
+    fetching the messages. ``skipped`` is where tasks report offsets that were gone, if that is allowed, by
+    topic, partition and the first of them.
     """
 
     settings: Mapping[str, str]
@@ -70,27 +84,54 @@ class RangeReader:
     columns: frozenset[str]
     fail_on_data_loss: bool
     patience_s: float
+    skipped: Accumulator[Skips] | None = None
 
     def __call__(self, split: Mapping[str, Any]) -> Iterator[pa.RecordBatch]:
         where = TopicPartition(split["topic"], split["partition"])
-        for messages in self.messages(where, split["from"], split["to"]):
+        found = self.messages(where, split["from"], split["to"], split.get("id", ""))
+        for messages in found:
             yield self._batch(where, messages)
 
-    def messages(self, where: TopicPartition, start: int, end: int) -> Iterator[list[Message]]:
+    def messages(
+        self, where: TopicPartition, start: int, end: int, topic_id: str = ""
+    ) -> Iterator[list[Message]]:
         """Yield the messages of a range in lists, or say that some of them are gone."""
-        while True:
-            with pool.consumer(self.settings, where, self.owner) as consumer:
-                try:
-                    yield from consumer.messages(start, end, self.patience_s)
-                    return
-                except OffsetGoneError as gone:
-                    bounds = consumer.bounds()
-                    if self.fail_on_data_loss:
-                        raise data_loss(where, gone.offset, end, bounds) from None
-                    at = gone.offset
-                if bounds is None or not at < bounds[0] < end:
-                    return
-                start = bounds[0]
+        tries = 0
+        while start < end:
+            try:
+                with pool.consumer(self.settings, where, self.owner, topic_id) as consumer:
+                    try:
+                        fault_point("kafka.before-fetch")
+                        for messages in consumer.messages(start, end, self.patience_s):
+                            fault_point("kafka.fetched")
+                            yield messages
+                        fault_point("kafka.range-read")
+                        return
+                    except OffsetGoneError:
+                        bounds = consumer.bounds(self.patience_s)
+                        raise
+            except OffsetGoneError as gone:
+                start = gone.offset
+            if bounds is not None and bounds[0] <= start < bounds[1] and tries < MOST_TRIES:
+                tries += 1  # it is there: the broker that said no was not up to date
+                self.pause()
+                continue
+            if self.fail_on_data_loss:
+                raise data_loss(where, start, end, bounds)
+            # Of what is left, only what the partition begins with behind the gap can still come.
+            goes_on_at = bounds[0] if bounds is not None and start < bounds[0] < end else end
+            self._report_skipped(where, start, goes_on_at)
+            start = goes_on_at
+
+    @staticmethod
+    def pause() -> None:
+        clock = SystemClock()
+        clock.wait_till(clock.now_ms() + PAUSE_MS)
+
+    def _report_skipped(self, where: TopicPartition, start: int, end: int) -> None:
+        logger.warning("%s: offsets %d to before %d are gone, and skipped", where, start, end)
+        if self.skipped is not None:
+            self.skipped.add({(*where, start): end - start})
 
     def _batch(self, where: TopicPartition, messages: list[Message]) -> pa.RecordBatch:
         # A list of thousands of objects that all stay alive makes the collector look at them in vain.
@@ -119,13 +160,26 @@ def data_loss(
     else:
         found = bounds[0] if bounds[0] > start else bounds[1]
         there = f"it has offsets {bounds[0]} to before {bounds[1]}"
+    batch = f", its batch ends before {end}" if end > start else ""
     return DataLossError(
-        f"records of {where} are gone: the stream is at offset {start}, its batch ends before {end}, and "
-        f"{there}. They expired, or the topic was truncated, or deleted and made again. To go on with what "
-        'is there, set .option("failOnDataLoss", "false"); to begin anew, use a new checkpointLocation',
+        f"records of {where} are gone: the stream is at offset {start}{batch}, and {there}. They expired, "
+        "or the topic was truncated, or deleted and made again. To go on with what is there, set "
+        '.option("failOnDataLoss", "false"); to begin anew, use a new checkpointLocation',
         str(where),
         start,
         found,
+    )
+
+
+def not_read_any_more(where: TopicPartition, start: int) -> DataLossError:
+    """Return the error for a partition that the stream has read, and that its options leave out now."""
+    return DataLossError(
+        f"{where} is not among what the options of the reader name any more: the stream has read it up to "
+        f"offset {start}, and what comes after that would never be read. Name it again; to leave it out, set "
+        '.option("failOnDataLoss", "false")',
+        str(where),
+        start,
+        None,
     )
 
 

@@ -134,7 +134,10 @@ class KafkaReadOptions:
         given.without(kafka_options(given)).refuse_unknown(KNOWN)
         client = client_settings(given, OWNER)
         bootstrap_servers(client, OWNER)
-        client.pop("group.id", None)  # a position in a group is not the stream's
+        # A position in a group is not the stream's, but a cluster may let readers use some groups only.
+        prefix = given.read("groupIdPrefix", non_empty, None)
+        if prefix is not None:
+            client.setdefault("group.id", f"{prefix}-reader")
         least = given.read("minOffsetsPerTrigger", positive_int, None)
         most = given.read("maxOffsetsPerTrigger", positive_int, None)
         if least is not None and most is not None and least > most:

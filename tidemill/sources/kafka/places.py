@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 
 from tidemill.errors import OptionError, SourceError
 from tidemill.kafka.cluster import KafkaCluster
@@ -16,31 +17,36 @@ from tidemill.kafka.partitions import (
 from tidemill.sources.kafka.options import OWNER, Place, Subscription
 
 
-def subscribed(cluster: KafkaCluster, subscription: Subscription) -> list[TopicPartition]:
-    """Return the partitions that are to be read, as they are now.
+@dataclass(frozen=True)
+class Subscribed:
+    """The partitions that are to be read, and what the options name and the cluster does not have."""
 
-    A topic that does not exist is an error when it was named. A pattern may fit nothing yet.
-    """
+    partitions: list[TopicPartition]
+    missing: str = ""
+
+
+def subscribed(cluster: KafkaCluster, subscription: Subscription) -> Subscribed:
+    """Return what is there of a subscription now. A pattern may fit nothing yet."""
     if subscription.pattern is not None:
-        return _flat(cluster.partitions_like(subscription.pattern).values())
+        return Subscribed(_flat(cluster.partitions_like(subscription.pattern).values()))
     names = subscription.topics or dict.fromkeys(part.topic for part in subscription.partitions)
     found = cluster.partitions(names)
-    missing = [name for name in names if name not in found]
-    if missing:
-        raise SourceError(
-            f"there is no topic {' and no topic '.join(missing)} at {cluster.servers}: create it, or "
-            "correct the name",
-            "kafka",
-        )
     there = _flat(found.values())
-    if not subscription.partitions:
-        return there
-    unknown = set(subscription.partitions) - set(there)
-    if unknown:
-        raise SourceError(
-            f"the option assign names partitions that do not exist: {described(unknown)}", "kafka"
+    wanted = sorted(subscription.partitions) if subscription.partitions else there
+    read = [part for part in wanted if part in set(there)]
+    absent = [name for name in names if name not in found]
+    if absent:
+        return Subscribed(
+            read,
+            f"there is no topic {' and no topic '.join(absent)} at {cluster.servers}: create it, or "
+            "correct the name",
         )
-    return sorted(subscription.partitions)
+    unknown = set(wanted) - set(there)
+    if unknown:
+        return Subscribed(
+            read, f"the option assign names partitions that do not exist: {described(unknown)}"
+        )
+    return Subscribed(read)
 
 
 def _flat(parts: Iterable[Collection[TopicPartition]]) -> list[TopicPartition]:

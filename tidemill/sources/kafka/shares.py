@@ -27,13 +27,13 @@ def share(starts: Positions, ends: Positions, most: int) -> Positions:
     """Return ends that are together at most about ``most`` offsets behind ``starts``.
 
     Each partition gets a share in proportion to what it has, so that all catch up at the same time, and
-    one offset at least, so that none waits for ever.
+    one offset at least, so that none waits for ever. A partition without a start begins at 0.
 
     >>> a, b = TopicPartition("t", 0), TopicPartition("t", 1)
     >>> list(share({a: 0, b: 0}, {a: 90, b: 10}, 50).values())
     [45, 5]
     """
-    sizes = {part: max(0, end - starts.get(part, end)) for part, end in ends.items()}
+    sizes = {part: max(0, end - starts.get(part, 0)) for part, end in ends.items()}
     total = sum(sizes.values())
     if total <= most:
         return ends
@@ -44,7 +44,7 @@ def share(starts: Positions, ends: Positions, most: int) -> Positions:
             limited[part] = end
             continue
         wanted = most * size / total
-        limited[part] = min(end, starts[part] + max(1, math.floor(wanted)))
+        limited[part] = min(end, starts.get(part, 0) + max(1, math.floor(wanted)))
     return limited
 
 

@@ -4,45 +4,49 @@ The driver decides which offsets a batch has, and tasks read them. An offset of 
 Spark's own Kafka source, so that a query's checkpoint can be continued by either:
 ``{"orders": {"0": 23, "1": 45}}`` ends before record 23 of partition 0 and before record 45 of partition 1.
 
-A partition that appears while the stream runs joins in two steps:
-
-1. The batch that first sees it gets its beginning as the end: no record of it is in that batch.
-2. The next batch begins there.
-
-So the log says where its first record is, and a batch that runs again has the same. A topic that was deleted
-and made again joins in the same way, if the reader does not want to fail because of it.
+A partition that appears while the stream runs, or before it starts again, begins at offset 0, whatever the
+log says of others. If its first records have expired by then, that is a loss like any other. A partition that
+disappears keeps its place in the log: should it come back, the stream goes on there. A topic that was deleted
+and made again is another topic: see :mod:`tidemill.sources.kafka.topic_ids`.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Collection, Sequence
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
+from pyspark import SparkContext
 from pyspark.sql.types import StructType
 
 from tidemill.batches.batch import AdmissionLimit, Offset, OffsetRange, RangeSize
 from tidemill.batches.source import SourceRuntime
 from tidemill.batches.table_source import Split, SplitReader, SplitSource
 from tidemill.checkpoint.source_log import SourceLog
-from tidemill.common.clock import Clock
+from tidemill.common.clock import SystemClock
 from tidemill.common.options import Options
-from tidemill.errors import DamagedCheckpointError
+from tidemill.errors import DamagedCheckpointError, DataLossError, SourceError
 from tidemill.kafka.cluster import KafkaCluster
-from tidemill.kafka.consumers import require_valid
+from tidemill.kafka.consumers import GONE_S, PAUSE_MS, require_valid
 from tidemill.kafka.partitions import Positions, TopicPartition, from_json, to_json
-from tidemill.kafka.records import RangeReader, data_loss, made_again, schema
+from tidemill.kafka.records import RangeReader, data_loss, not_read_any_more, schema
+from tidemill.kafka.skips import Skips, new_skips, take_skips
+from tidemill.kafka.watch import BrokerWatch
+from tidemill.sources.kafka.lag import LagMeter
 from tidemill.sources.kafka.options import OWNER, KafkaReadOptions
 from tidemill.sources.kafka.places import resolve, subscribed
 from tidemill.sources.kafka.shares import PartitionRange, share, split
+from tidemill.sources.kafka.topic_ids import TopicIds
+
+if TYPE_CHECKING:
+    from pyspark import Accumulator
 
 logger = logging.getLogger(__name__)
 
 METADATA_AGE_MS = 30_000
 """How long the driver goes on with the topics and partitions that it knows."""
 SPARK_INITIAL = "0"
-TOPIC_IDS = "topic-ids"
 
 
 class KafkaSource(SplitSource):
@@ -52,14 +56,17 @@ class KafkaSource(SplitSource):
         self._options = KafkaReadOptions.of_stream(options)
         self._schema = schema(self._options.include_headers)
         self._cluster: KafkaCluster | None = None
+        self._watch: BrokerWatch | None = None
         self._partitions: list[TopicPartition] = []
-        self._looked_ms: int | None = None
+        self._looked_ms = 0
         self._newest: Positions = {}
         self._available: Positions | None = None
         self._last_batch_ms: int | None = None
-        # Topics that were made again: where they begin, and the ids to write down then.
-        self._begin_at: Positions = {}
-        self._topic_ids: dict[str, str] | None = None
+        # Partitions that do not exist any more, as of the last look.
+        self._gone: set[TopicPartition] = set()
+        # Offsets that tasks have skipped because they were gone, and how many were reported before.
+        self._skips: Accumulator[Skips] | None = None
+        self._skipped = 0
 
     def schema(self) -> StructType:
         return self._schema
@@ -68,11 +75,14 @@ class KafkaSource(SplitSource):
         return f"KafkaV2[{self._options.subscription}]"
 
     def start(self, runtime: SourceRuntime) -> None:
-        self._clock: Clock = runtime.clock
+        client = self._options.client
         self._log = runtime.log
-        require_valid(self._options.client, OWNER)
-        self._cluster = KafkaCluster(self._options.client, OWNER, self._options.poll_timeout_s)
-        self._look_around(self._clock.now_ms())
+        require_valid(client, OWNER)
+        self._cluster = KafkaCluster(client, OWNER, self._options.poll_timeout_s)
+        self._watch = BrokerWatch(client, OWNER)
+        self._lag = LagMeter(client, OWNER, runtime.clock)
+        self._topic_ids = TopicIds(self._cluster, runtime.log, not self._options.fail_on_data_loss)
+        self._look_around(runtime.clock.now_ms(), must_exist=True)
 
     @property
     def _kafka(self) -> KafkaCluster:
@@ -97,24 +107,15 @@ class KafkaSource(SplitSource):
     def latest_offset(self, start: Offset, limit: AdmissionLimit, time_ms: int) -> Offset:
         starts = from_json(start)
         if self._available is None:
-            if self._looked_ms is None or time_ms >= self._looked_ms + METADATA_AGE_MS:
+            if time_ms >= self._looked_ms + METADATA_AGE_MS:
                 self._look_around(time_ms)
-            latest = self._kafka.latest(self._partitions)
+            self._newest = self._kafka.latest(self._partitions)
         else:
-            latest = self._available
-        self._newest = latest
-        ends = self._without_losses(starts, latest)
-        new = [part for part in ends if part not in starts]
-        ends.update(self._kafka.earliest(new))
-        ends.update(
-            {
-                part: at
-                for part, at in self._begin_at.items()
-                if self._topic_ids and starts[part] != at
-            }
-        )
+            self._newest = self._available
+        jumps = self._topic_ids.jumps(starts, self._partitions)
+        ends = self._without_losses(starts, set(jumps)) | jumps
         if not limit.everything:
-            if self._waits_for_more(starts, ends, time_ms):
+            if self._available is None and self._waits_for_more(starts, ends, time_ms):
                 return start
             bounds = [most for most in (self._options.max_offsets, limit.max_records) if most]
             if bounds:
@@ -123,62 +124,79 @@ class KafkaSource(SplitSource):
             self._last_batch_ms = time_ms
         return to_json(ends)
 
-    def _without_losses(self, starts: Positions, latest: Positions) -> Positions:
-        """Return where partitions end. What is gone is an error, or left out if the reader says so."""
-        ends = dict(latest)
-        for part, start in starts.items():
-            end = latest.get(part)
-            if end is not None and end >= start:
-                continue
-            if self._available is not None and part not in self._available:
-                ends[part] = start  # it came after the stream was told to read what is there
-                continue
-            bounds = None if end is None else (0, end)
+    def _without_losses(self, starts: Positions, expected: Collection[TopicPartition]) -> Positions:
+        """Return where partitions end. What is gone is an error, or left out if the reader says so.
+
+        A broker that comes back, or leads a partition only now, may know less than there is at first. So a
+        loss counts when it has been one for a moment. ``expected`` are losses that are known of already.
+        """
+        clock = SystemClock()
+        until_ms = clock.now_ms() + int(GONE_S * 1000)
+        while True:
+            ends = dict(self._newest)
+            lost = {part: at for part, at in starts.items() if ends.get(part, -1) < at}
+            for part, start in list(lost.items()):
+                if part in expected or part in self._gone:
+                    del lost[part]
+                elif self._available is not None and part not in ends:
+                    del lost[part]  # it came after the stream was told to read what is there
+                if part not in ends:
+                    ends[part] = start
+            if not lost:
+                return ends
+            self._kafka.raise_if_given_up()
+            if clock.now_ms() >= until_ms:
+                break
+            clock.wait_till(clock.now_ms() + PAUSE_MS)
+            self._look_around(self._looked_ms)
+            self._newest = self._kafka.latest(self._partitions)
+        for part, start in lost.items():
+            loss = self._loss(part, start)
             if self._options.fail_on_data_loss:
-                raise data_loss(part, start, start, bounds)
-            logger.warning(
-                "%s", f"{part} has lost records behind offset {start}: the stream skips them"
-            )
+                raise loss
+            logger.warning("%s. The stream goes on without it", str(loss).split(". ")[0])
+            if part not in self._newest:
+                self._gone.add(part)
         return ends
 
+    def _loss(self, part: TopicPartition, start: int) -> DataLossError:
+        end = self._newest.get(part)
+        if end is not None:
+            begin = self._kafka.earliest([part]).get(part, 0)
+            return data_loss(part, start, start, (begin, end))
+        if part in self._kafka.partitions([part.topic]).get(part.topic, ()):
+            return not_read_any_more(part, start)
+        return data_loss(part, start, start, None)
+
     def _waits_for_more(self, starts: Positions, ends: Positions, time_ms: int) -> bool:
+        """Say whether a batch has too little to be worth it. As in Spark, the first look finds it is not."""
         least = self._options.min_offsets
-        if least is None or _offsets_between(starts, ends) >= least:
-            return False
         if self._last_batch_ms is None:
             self._last_batch_ms = time_ms
+            return False
+        if least is None:
+            return False
+        if _offsets_between(starts, ends) >= least:
+            return False
         return time_ms < self._last_batch_ms + self._options.max_trigger_delay_ms
 
-    def _look_around(self, time_ms: int) -> None:
-        """Find out which partitions there are, and that topics are still those that they were."""
-        self._partitions = subscribed(self._kafka, self._options.subscription)
+    def _look_around(self, time_ms: int, must_exist: bool = False) -> None:
+        """Find out which partitions there are, and that topics are still those that they were.
+
+        With ``must_exist``, what the options name and nobody has is an error.
+        """
+        clock = SystemClock()
+        until_ms = clock.now_ms() + int(GONE_S * 1000)
+        found = subscribed(self._kafka, self._options.subscription)
+        while must_exist and found.missing:
+            if clock.now_ms() >= until_ms:
+                raise SourceError(found.missing, "kafka")
+            clock.wait_till(clock.now_ms() + PAUSE_MS)
+            found = subscribed(self._kafka, self._options.subscription)
+        self._partitions = found.partitions
         self._looked_ms = time_ms
-        if self._log is not None:
-            self._check_topic_ids(self._log, {part.topic for part in self._partitions})
-
-    def _check_topic_ids(self, log: SourceLog, topics: Collection[str]) -> None:
-        """Notice topics that were deleted and made again: their offsets mean other records."""
-        found = self._kafka.topic_ids(topics)
-        (known,) = log.get(TOPIC_IDS) or [{}]
-        again = {topic for topic, id_ in found.items() if known.get(topic, id_) != id_}
-        if again and self._options.fail_on_data_loss:
-            raise made_again(min(again))
-        if again:
-            logger.warning("%s: made again, the stream reads from the beginning", ", ".join(again))
-            parts = [part for part in self._partitions if part.topic in again]
-            self._begin_at = self._kafka.earliest(parts)
-        new = {**known, **found}
-        if again:
-            self._topic_ids = new  # written when a batch is done that knows of it
-        elif new != known:
-            log.put(TOPIC_IDS, [new])
-
-    def processed(self, end: Offset) -> None:
-        if self._topic_ids is not None and self._log is not None:
-            positions = from_json(end)
-            if all(positions.get(part) == at for part, at in self._begin_at.items()):
-                self._log.put(TOPIC_IDS, [self._topic_ids])
-                self._topic_ids = None
+        self._gone.difference_update(found.partitions)
+        self._topic_ids.look({part.topic for part in self._partitions})
 
     def newest_offset(self) -> Offset:
         return to_json(self._newest)
@@ -193,13 +211,10 @@ class KafkaSource(SplitSource):
         return RangeSize(sum(part.size for part in ranges), None, described)
 
     def splits(self, range_: OffsetRange, parallelism: int) -> Sequence[Split]:
-        starts, ends = from_json(range_.start), from_json(range_.end)
-        new = [part for part, end in ends.items() if part not in starts and end > 0]
-        if new:
-            # A batch of ours has nothing of them, and one that Spark has planned begins at their beginning.
-            starts.update(self._kafka.earliest(new))
+        if self._watch is not None:
+            self._watch.begin()
         parts = split(
-            _ranges(starts, ends),
+            _ranges(from_json(range_.start), from_json(range_.end)),
             self._options.min_partitions,
             self._options.max_records_per_partition,
         )
@@ -209,12 +224,36 @@ class KafkaSource(SplitSource):
                 "partition": part.where.partition,
                 "from": part.start,
                 "to": part.end,
+                "id": self._topic_id(part.where.topic),
             }
             for part in parts
         ]
 
+    def _topic_id(self, topic: str) -> str:
+        return "" if self._cluster is None else self._topic_ids.current.get(topic, "")
+
+    def processed(self, end: Offset) -> None:
+        if self._watch is not None:
+            self._watch.end()
+
+    def metrics(self, end: Offset) -> Mapping[str, str]:
+        found = self._lag.metrics(from_json(end), self._newest)
+        if self._skips is not None:
+            self._skipped += take_skips(self._skips)
+            found["skippedOffsets"] = str(self._skipped)
+        return found
+
+    def waiting_for(self) -> str | None:
+        for each in (self._cluster, self._watch):
+            if each is not None and (reason := each.waits_because) is not None:
+                return f"the broker at {self._options.client['bootstrap.servers']} ({reason})"
+        return None
+
     def split_reader(self) -> SplitReader:
         names = self._schema.names
+        context = SparkContext._active_spark_context
+        if not self._options.fail_on_data_loss and self._skips is None and context is not None:
+            self._skips = new_skips(context)
         return RangeReader(
             self._options.client,
             OWNER,
@@ -222,15 +261,22 @@ class KafkaSource(SplitSource):
             frozenset(names),
             self._options.fail_on_data_loss,
             self._options.poll_timeout_s,
+            self._skips,
         )
 
+    def give_up(self) -> None:
+        if self._cluster is not None:
+            self._cluster.give_up()
+
     def stop(self) -> None:
+        if self._watch is not None:
+            self._watch.close()
         if self._cluster is not None:
             self._cluster.close()
 
 
 def _ranges(starts: Positions, ends: Positions) -> list[PartitionRange]:
-    return [PartitionRange(part, starts.get(part, end), end) for part, end in sorted(ends.items())]
+    return [PartitionRange(part, starts.get(part, 0), end) for part, end in sorted(ends.items())]
 
 
 def _offsets_between(starts: Positions, ends: Positions) -> int:

@@ -55,6 +55,7 @@ class BatchProgress(BatchObserver[QueryResult]):
                     batch.ranges[source.number].end,
                     source.source.newest_offset(),
                     result.input_rows[source.number] or 0,
+                    source.source.metrics(batch.ranges[source.number].end),
                 )
                 for source in self._sources.sources
             ],
@@ -77,6 +78,7 @@ class BatchProgress(BatchObserver[QueryResult]):
                     offsets[source.number],
                     offsets[source.number],
                     source.source.newest_offset(),
+                    metrics=source.source.metrics(ends[source.number]),
                 )
                 for source in self._sources.sources
             ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import uuid
+from typing import Any
 
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 
@@ -101,6 +102,8 @@ class MicroBatchExecution(StreamExecution):
     def _abandon(self) -> None:
         if self._opened is not None:
             self._opened.runner.abandon()
+        for each in self._query.sources.sources:
+            each.source.give_up()
 
     def _lose_ownership(self, error: CheckpointError) -> None:
         self._error = error
@@ -222,6 +225,14 @@ class MicroBatchExecution(StreamExecution):
         )
 
     # -- looking -----------------------------------------------------------------------------------
+
+    def status(self) -> dict[str, Any]:
+        status = super().status()
+        servers = [each.source.waiting_for() for each in self._query.sources.sources]
+        waits = [server for server in servers if server is not None]
+        if waits and self.is_active:
+            status["message"] = f"Waiting for {' and '.join(waits)}"
+        return status
 
     def recent_progress(self) -> list[StreamingQueryProgress]:
         return self._reporter.recent()

@@ -1,0 +1,35 @@
+"""Counts offsets that tasks skip because their records are gone, for a reader that allows that."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.accumulators import AccumulatorParam
+
+if TYPE_CHECKING:
+    from pyspark import Accumulator, SparkContext
+
+Skips = dict[tuple[str, int, int], int]
+"""How many offsets were skipped, by topic, partition and the first of them."""
+
+
+class SkipsParam(AccumulatorParam[Skips]):
+    """Merges reports. A task that runs twice skips the same offsets twice: they count once."""
+
+    def zero(self, value: Skips) -> Skips:
+        return {}
+
+    def addInPlace(self, value1: Skips, value2: Skips) -> Skips:
+        for key, count in value2.items():
+            value1.setdefault(key, count)
+        return value1
+
+
+def new_skips(spark_context: SparkContext) -> Accumulator[Skips]:
+    return spark_context.accumulator({}, SkipsParam())
+
+
+def take_skips(skips: Accumulator[Skips]) -> int:
+    """Return how many offsets were skipped since the last call."""
+    # A copy first: PySpark's thread adds the reports of tasks that end at this very moment.
+    return sum(skips.value.pop(key, 0) for key in list(skips.value))
