@@ -18,6 +18,7 @@
     ├── BrokerError             a Kafka cluster; carries its address
     │   ├── BrokerUnavailableError *  it does not answer
     │   └── BrokerRefusedError      it refuses this user, or this client
+    ├── DecodeError             a message is not what its decoder expects
     ├── DataLossError           records that a stream has not read are gone; carries where
     ├── InputUnavailableError *  a directory or file of the input cannot be read now; carries its path
     ├── BatchError              a batch failed; carries the batch's time and the user's traceback
@@ -176,6 +177,10 @@ class BrokerUnavailableError(BrokerError):
 
 class BrokerRefusedError(BrokerError):
     """The cluster refuses the user, the password, the certificate or the client's version."""
+
+
+class DecodeError(TidemillError):
+    """A message cannot be decoded; the error says which one, and why."""
 
 
 class DataLossError(TidemillError):

@@ -18,7 +18,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec
 
@@ -28,6 +28,9 @@ from tests.waiting import wait_for
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "tidemill"
 # A broker that lives for seconds is better off without the optimizing compiler.
 LIGHT = ("-Xmx512m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+
+USER, PASSWORD = "reader", "not-for-others"
+_LOGIN = "org.apache.kafka.common.security"
 
 
 def jars() -> Path:
@@ -48,6 +51,8 @@ class KafkaBroker:
         self._process: subprocess.Popen[bytes] | None = None
         self._admin: AdminClient | None = None
         self.address = f"127.0.0.1:{self._port}"
+        self.secure_address = f"127.0.0.1:{free_port()}"
+        """A listener that asks for a user and a password: :data:`USER` and :data:`PASSWORD`."""
         self.log = folder / "broker.log"
 
     def __enter__(self) -> KafkaBroker:
@@ -56,7 +61,13 @@ class KafkaBroker:
             "process.roles": "broker,controller",
             "node.id": "1",
             "controller.quorum.voters": f"1@127.0.0.1:{self._controller_port}",
-            "listeners": f"PLAINTEXT://{self.address},CONTROLLER://127.0.0.1:{self._controller_port}",
+            "listeners": f"PLAINTEXT://{self.address},SASL://{self.secure_address},"
+            f"CONTROLLER://127.0.0.1:{self._controller_port}",
+            "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256",
+            "listener.name.sasl.plain.sasl.jaas.config": f"{_LOGIN}.plain.PlainLoginModule required "
+            f'user_{USER}="{PASSWORD}";',
+            "listener.name.sasl.scram-sha-256.sasl.jaas.config": f"{_LOGIN}.scram.ScramLoginModule "
+            "required;",
             "controller.listener.names": "CONTROLLER",
             "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,"
             "SASL:SASL_PLAINTEXT",
@@ -78,7 +89,9 @@ class KafkaBroker:
         cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
         # An id may begin with a dash, which would look like an option.
         identity = f"--cluster-id={cluster_id}"
-        self._java("kafka.tools.StorageTool", "format", identity, "-c", str(file)).wait()
+        user = f"SCRAM-SHA-256=[name={USER},password={PASSWORD}]"
+        format_ = ("format", identity, "--add-scram", user, "-c", str(file))
+        self._java("kafka.tools.StorageTool", *format_).wait()
         self.start()
         return self
 
@@ -157,6 +170,22 @@ class KafkaBroker:
         where = KafkaPartition(topic, partition)
         found = self.admin().list_offsets({where: OffsetSpec.latest()})
         return int(found[where].result().offset)
+
+    def offsets(self, topic: str, partition: int = 0) -> list[int]:
+        """Return the offsets of the records that a partition has."""
+        end, found = self.latest(topic, partition), []
+        settings = {"bootstrap.servers": self.address, "group.id": "tests", "logger": _quiet()}
+        consumer = Consumer({**settings, "enable.partition.eof": True})
+        try:
+            consumer.assign([KafkaPartition(topic, partition, 0)])
+            while True:
+                message = consumer.poll(60)
+                assert message is not None, "the broker says nothing"
+                if message.error() is not None or message.offset() >= end:
+                    return found
+                found.append(message.offset())
+        finally:
+            consumer.close()
 
     def send(
         self, topic: str, values: Iterable[Any], partition: int | None = 0, **fields: Any

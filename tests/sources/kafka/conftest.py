@@ -1,10 +1,15 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from tests.kafka.broker import KafkaBroker
+from tests.sources.kafka.reading import Reading
+from tidemill.sources.kafka import source
 
 
 @pytest.fixture(scope="session")
@@ -12,3 +17,24 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
     """A broker for all tests of this process. A test that kills it starts it again."""
     with KafkaBroker(tmp_path_factory.mktemp("kafka")) as running:
         yield running
+
+
+@pytest.fixture
+def topic(broker: KafkaBroker) -> Callable[..., str]:
+    """Make a topic with a name of its own."""
+
+    def make(partitions: int = 1, **config: str) -> str:
+        return broker.create(f"t-{uuid.uuid4().hex[:8]}", partitions, **config)
+
+    return make
+
+
+@pytest.fixture
+def reading(spark: SparkSession, broker: KafkaBroker, tmp_path: Path) -> Callable[..., Reading]:
+    return lambda **options: Reading(spark, broker, tmp_path / "checkpoint", **options)
+
+
+@pytest.fixture
+def look_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ask for partitions at every batch: tests do not wait half a minute for a new one."""
+    monkeypatch.setattr(source, "METADATA_AGE_MS", 0)

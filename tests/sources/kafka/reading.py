@@ -10,6 +10,10 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from tests.kafka.broker import KafkaBroker
 
 
+def texts(first: int, end: int) -> list[str]:
+    return [f"v{number:03d}" for number in range(first, end)]
+
+
 class Reading:
     """``with Reading(spark, broker, folder, subscribe="t") as it:`` reads topics into ``it.batches``."""
 
@@ -36,12 +40,12 @@ class Reading:
 
     def start(self) -> None:
         stream = self._spark.readStream.format("kafka").options(**self.options).load()
-        writer = stream.writeStream.foreachBatch(self._keep)
+        writer = stream.writeStream.foreachBatch(lambda df, batch_id: self.keep(df, batch_id))
         if self.trigger:
             writer = writer.trigger(**self.trigger)
         self.query = writer.option("checkpointLocation", str(self._folder)).start()
 
-    def _keep(self, df: DataFrame, batch_id: int) -> None:
+    def keep(self, df: DataFrame, batch_id: int) -> None:
         self.batches[batch_id] = df.collect()
 
     def restart(self) -> None:
@@ -50,6 +54,13 @@ class Reading:
 
     def read_all(self) -> None:
         self.query.processAllAvailable()
+
+    @property
+    def progress(self) -> list[Any]:
+        return list(self.query.recentProgress)
+
+    def status(self) -> str:
+        return str(self.query.status["message"])
 
     @property
     def rows(self) -> list[Row]:

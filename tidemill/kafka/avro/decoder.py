@@ -1,0 +1,151 @@
+"""``from_confluent_avro``: a column of framed Avro messages as a column of their contents.
+
+Confluent's serializers put five bytes before each message: a zero and the id of its schema in a registry, as
+a number of four bytes, the first byte first. Spark's own ``from_avro`` would read them as data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from io import BytesIO
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import to_arrow_type
+
+from tidemill.common.options import Options
+from tidemill.errors import DecodeError, OptionError
+from tidemill.kafka.avro.schemas import WriterSchemas, fastavro, parsed
+from tidemill.kafka.avro.types import column_type
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
+MODES = ("FAILFAST", "PERMISSIVE")
+FRAME = 5
+
+
+def from_confluent_avro(
+    data: Column | str,
+    schema: str,
+    options: Mapping[str, str] | None = None,
+    *,
+    reader_schema: str | None = None,
+    at: Sequence[Column | str] = (),
+) -> Column:
+    """Return the contents of Avro messages that Confluent's serializers wrote, in streams and in batches::
+
+        orders = from_confluent_avro("value", "schemas", at=["topic", "partition", "offset"])
+        stream.select(orders.alias("order")).select("order.*")
+
+    ``schema`` is the JSON of the schema that all messages were written with, or a folder on the driver with
+    a file ``<id>.avsc`` for each id of the registry. With a folder, messages of all its schemas are read as
+    ``reader_schema``, by default the one with the largest id. The files are read once, now.
+
+    As in Spark's ``from_avro``, the option ``mode`` says what becomes of a message that cannot be read:
+    ``FAILFAST`` fails, ``PERMISSIVE`` gives null. ``at`` are columns that say in the error where it was.
+    """
+    mode = _mode(options or {})
+    schemas = WriterSchemas.load(schema, reader_schema)
+    result = column_type(schemas.reader).spark
+    decoder = _Decoder(schemas, mode == "PERMISSIVE")
+
+    def decode(values: pa.Array, *places: pa.Array) -> pa.Array:
+        return decoder(values, *places)
+
+    return F.arrow_udf(decode, result)(data, *at)
+
+
+def _mode(options: Mapping[str, str]) -> str:
+    given = Options(options, "from_confluent_avro")
+    given.refuse_unknown(["mode"])
+    mode = given.get("mode", MODES[0]).upper()
+    if mode not in MODES:
+        raise OptionError(
+            f"option mode of from_confluent_avro is {mode!r}: there are {' and '.join(MODES)}",
+            "mode",
+        )
+    return mode
+
+
+class _BadMessageError(Exception):
+    """What is wrong with one message."""
+
+
+class _Decoder:
+    """Decodes the messages of an Arrow batch. Goes to executors, with the texts of the schemas."""
+
+    def __init__(self, schemas: WriterSchemas, is_permissive: bool) -> None:
+        self._schemas = schemas
+        self._is_permissive = is_permissive
+
+    def __call__(self, values: pa.Array, *places: pa.Array) -> pa.Array:
+        result = column_type(self._schemas.reader)
+        rows: list[Any] = []
+        ids: set[int] = set()
+        for number, frame in enumerate(values.to_pylist()):
+            try:
+                row = None if frame is None else self._read(frame, ids)
+                rows.append(row if row is None or result.convert is None else result.convert(row))
+            except _BadMessageError as error:
+                if not self._is_permissive:
+                    raise DecodeError(_told(number, len(values), places, str(error))) from None
+                rows.append(None)
+        wanted = to_arrow_type(result.spark, timezone="UTC")
+        return pa.array(rows, result.arrow).cast(wanted)
+
+    def _read(self, frame: bytes, ids: set[int]) -> Any:
+        if len(frame) < FRAME:
+            raise _BadMessageError(f"it has {len(frame)} bytes, and a frame alone has {FRAME}")
+        if frame[0] != 0:
+            raise _BadMessageError(
+                f"it begins with byte {frame[0]:#04x}, and a message of Confluent's serializers begins with "
+                "0x00: it may be plain Avro, or no Avro at all"
+            )
+        number = int.from_bytes(frame[1:FRAME], "big")
+        writer = self._writer(number, ids)
+        stream = BytesIO(frame)
+        stream.seek(FRAME)
+        try:
+            row = fastavro().schemaless_reader(
+                stream,
+                parsed(writer),
+                None if writer == self._schemas.reader else parsed(self._schemas.reader),
+                return_named_type=True,
+                return_named_type_override=True,
+            )
+        except Exception as error:  # fastavro raises whatever the bytes lead to
+            reason = str(error) or "it ends too early"
+            raise _BadMessageError(f"schema {number} does not fit it ({reason})") from None
+        left = len(frame) - stream.tell()
+        if left:
+            raise _BadMessageError(f"schema {number} does not fit it: {left} bytes are left over")
+        return row
+
+    def _writer(self, number: int, ids: set[int]) -> str:
+        if self._schemas.by_id:
+            writer = self._schemas.by_id.get(number)
+            if writer is None:
+                raise _BadMessageError(
+                    f"it was written with schema {number}, and there is no {number}.avsc in the folder of "
+                    "schemas"
+                )
+            return writer
+        ids.add(number)
+        if len(ids) > 1:
+            raise _BadMessageError(
+                f"it was written with schema {number}, and others with {min(ids - {number})}: give a folder "
+                "with both, because one schema cannot read the two"
+            )
+        return self._schemas.reader
+
+
+def _told(number: int, rows: int, places: Sequence[pa.Array], finding: str) -> str:
+    where = f"row {number} of the {rows} that a task decoded together"
+    if places:
+        where = " ".join(str(place[number].as_py()) for place in places)
+    return (
+        f"from_confluent_avro cannot read the message at {where}: {finding}. To get null for such "
+        'messages, set {"mode": "PERMISSIVE"}'
+    )
