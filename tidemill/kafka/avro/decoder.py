@@ -11,7 +11,7 @@ from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark.sql import functions as F
+from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.pandas.types import to_arrow_type
 
 from tidemill.common.options import Options
@@ -54,7 +54,10 @@ def from_confluent_avro(
     def decode(values: pa.Array, *places: pa.Array) -> pa.Array:
         return decoder(values, *places)
 
-    return F.arrow_udf(decode, result)(data, *at)
+    # The stubs of PySpark know atomic types only.
+    make: Any = arrow_udf
+    column: Column = make(decode, result)(data, *at)
+    return column
 
 
 def _mode(options: Mapping[str, str]) -> str:
@@ -79,9 +82,11 @@ class _Decoder:
     def __init__(self, schemas: WriterSchemas, is_permissive: bool) -> None:
         self._schemas = schemas
         self._is_permissive = is_permissive
+        self._decode: Any = None  # fastavro's function, in a task
 
     def __call__(self, values: pa.Array, *places: pa.Array) -> pa.Array:
         result = column_type(self._schemas.reader)
+        self._decode = fastavro().schemaless_reader
         rows: list[Any] = []
         ids: set[int] = set()
         for number, frame in enumerate(values.to_pylist()):
@@ -108,7 +113,7 @@ class _Decoder:
         stream = BytesIO(frame)
         stream.seek(FRAME)
         try:
-            row = fastavro().schemaless_reader(
+            row = self._decode(
                 stream,
                 parsed(writer),
                 None if writer == self._schemas.reader else parsed(self._schemas.reader),

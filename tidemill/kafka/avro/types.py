@@ -1,4 +1,4 @@
-"""Avro's types as Spark's, as Spark's own ``from_avro`` has them, and values on the way from one to the other.
+"""Avro's types as Spark's own ``from_avro`` has them, and values on the way from one to the other.
 
 fastavro reads numbers behind logical types as numbers: Arrow makes dates and timestamps of a whole column of
 them. Only decimals are made one by one.
