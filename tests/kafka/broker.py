@@ -188,10 +188,25 @@ class KafkaBroker:
             consumer.close()
 
     def send(
-        self, topic: str, values: Iterable[Any], partition: int | None = 0, **fields: Any
+        self,
+        topic: str,
+        values: Iterable[Any],
+        partition: int | None = 0,
+        *,
+        at_once: int = 10_000,
+        **fields: Any,
     ) -> None:
-        """Send values (bytes, text or None) to a partition, and return when the broker has them all."""
-        producer = Producer({"bootstrap.servers": self.address, "logger": _quiet()})
+        """Send values (bytes, text or None) to a partition, and return when the broker has them all.
+
+        ``at_once`` records are kept together: a consumer fetches all of them or none.
+        """
+        producer = Producer(
+            {
+                "bootstrap.servers": self.address,
+                "batch.num.messages": at_once,
+                "logger": _quiet(),
+            }
+        )
         if partition is not None:
             fields["partition"] = partition
         for value in values:

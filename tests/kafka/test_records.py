@@ -59,7 +59,7 @@ def offsets(batches: Any) -> list[int]:
 def test_a_broker_killed_in_the_middle_of_a_fetch(
     broker: KafkaBroker, where: TopicPartition
 ) -> None:
-    broker.send(where.topic, ["x" * 500] * 200)
+    broker.send(where.topic, ["x" * 500] * 200, at_once=2)
     reading = reader(broker)(split(where, 3, 190))
     found = offsets([next(reading), next(reading)])
     assert len(found) < 100, "nothing would be left to fetch"
@@ -71,7 +71,7 @@ def test_a_broker_killed_in_the_middle_of_a_fetch(
 def test_a_broker_that_does_not_come_back_is_an_error(
     broker: KafkaBroker, where: TopicPartition
 ) -> None:
-    broker.send(where.topic, ["x" * 500] * 200)
+    broker.send(where.topic, ["x" * 500] * 200, at_once=2)
     reading = reader(broker, patience_s=1)(split(where, 0, 200))
     next(reading)
     broker.kill()

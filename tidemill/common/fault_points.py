@@ -25,7 +25,7 @@ PLAN = "TIDEMILL_FAULTS"
 COUNTERS = "TIDEMILL_FAULTS_DIR"
 AWAKE = "awake"
 """The file in ``TIDEMILL_FAULTS_DIR`` that ends a pause."""
-ACTIONS = ("kill", "driver", "process", "executor", "pause", "enospc", "error")
+ACTIONS = ("kill", "driver", "process", "executor", "pause", "hold", "enospc", "error")
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,8 @@ class Fault:
 
     ``action`` is one of: ``kill`` the whole program; kill the Python ``driver`` only; kill the ``process`` at
     the point, such as a Python worker; kill that worker and the JVM of its ``executor``; ``pause`` the
-    process at the point (SIGSTOP, until the file ``awake`` exists); ``enospc``, a full disk; ``error``.
+    process at the point (SIGSTOP, until the file ``awake`` exists); ``hold`` the thread there, until a file
+    such as ``batch.over@3.go`` exists; ``enospc``, a full disk; ``error``.
     """
 
     occurrence: int
@@ -79,10 +80,11 @@ def _strike(name: str) -> None:
         os.close(handle)
     for fault in faults:
         if fault.occurrence == occurrence:
-            _act(name, fault.action)
+            _act(name, fault)
 
 
-def _act(name: str, action: str) -> None:
+def _act(name: str, fault: Fault) -> None:
+    action = fault.action
     if action == "enospc":
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     if action == "error":
@@ -92,6 +94,10 @@ def _act(name: str, action: str) -> None:
         while not os.path.exists(os.path.join(os.environ[COUNTERS], AWAKE)):
             os.kill(os.getpid(), signal.SIGSTOP)
             threading.Event().wait(0.1)
+        return
+    if action == "hold":
+        while not os.path.exists(go_file(os.environ[COUNTERS], name, fault.occurrence)):
+            threading.Event().wait(0.01)
         return
     if action == "executor":
         os.kill(_executor(), signal.SIGKILL)
@@ -105,6 +111,11 @@ def _act(name: str, action: str) -> None:
         return
     os.killpg(driver, signal.SIGKILL)
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def go_file(folder: str, name: str, occurrence: int) -> str:
+    """Return the file that lets a held thread go on."""
+    return os.path.join(folder, f"{name}@{occurrence}.go")
 
 
 def _executor() -> int:

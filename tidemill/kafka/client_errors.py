@@ -53,6 +53,11 @@ class ConnectionErrors:
         if self._final is not None:
             raise refused(self.servers, self._final)
 
+    @property
+    def last_code(self) -> int | None:
+        """The code of the last error that says something."""
+        return None if self._last is None else self._last.code()
+
     def unavailable(self, waited_s: float) -> BrokerUnavailableError:
         """Return the error to raise when waiting has been in vain."""
         reason = "no answer" if self._last is None else _reason(self._last)

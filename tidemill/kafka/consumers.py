@@ -52,7 +52,11 @@ _DEFAULTS = {
     # librdkafka asks for one, and clusters may allow some only. Positions in it are neither read nor written.
     "group.id": "tidemill-reader",
 }
-_NO_PARTITION = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION)
+_NO_PARTITION = (
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError._UNKNOWN_TOPIC,
+    KafkaError._UNKNOWN_PARTITION,
+)
 _GONE = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE, *_NO_PARTITION)
 
 
@@ -121,7 +125,11 @@ class PartitionConsumer:
                 if (error := message.error()) is not None:
                     self._handle(error, message)
             if found:
+                self._errors.forget()
                 return [message for message in found if message.error() is None]
+            if self._errors.last_code in _NO_PARTITION:
+                # librdkafka says so once, and waits for the topic to be made.
+                raise OffsetGoneError(self._where, self._position)
             waited_s = (self._clock.now_ms() - began_ms) / 1000
             if waited_s >= patience_s:
                 raise self._errors.unavailable(waited_s)
