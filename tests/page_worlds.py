@@ -32,6 +32,8 @@ CLICKS = [
     {"user": "ann", "page": "/tides", "at": "2026-03-01 12:01:00"},
     {"user": "bob", "page": "/", "at": "2026-03-01 12:11:00"},
 ]
+PAYMENT = """{"type": "record", "name": "Payment", "fields": [
+    {"name": "id", "type": "long"}, {"name": "amount", "type": "int"}]}"""
 
 
 def readme(page: Visit) -> Generator[None, None, None]:
@@ -162,6 +164,12 @@ def kafka(page: Visit) -> Generator[None, None, None]:
         broker.send("orders", ["kite", "atlas", "kite"])
         yield
         page.expect("|  atlas|    1|", "|   kite|    2|")
+        page.write("incoming/schemas/7.avsc", PAYMENT)
+        broker.create("payments")
+        amount = b"\x06\x54"  # 3 and 42, as Avro has them
+        broker.send("payments", [b"\0\0\0\0\x07" + amount])
+        yield
+        page.expect("|  3|    42|")
         yield
 
 

@@ -56,7 +56,7 @@ def _flat(parts: Iterable[Collection[TopicPartition]]) -> list[TopicPartition]:
 def resolve(
     cluster: KafkaCluster, place: Place, partitions: Collection[TopicPartition], which: str
 ) -> Positions:
-    """Return an offset of 0 or more for each partition."""
+    """Return an offset of 0 or more for each partition that the cluster knows at this moment."""
     if place.everywhere == EARLIEST:
         return cluster.earliest(partitions)
     if place.everywhere == LATEST:
@@ -78,7 +78,8 @@ def _at_offsets(
     _require_all(offsets, partitions, f"{which}Offsets")
     earliest = cluster.earliest(part for part, at in offsets.items() if at == EARLIEST)
     latest = cluster.latest(part for part, at in offsets.items() if at == LATEST)
-    return {**offsets, **earliest, **latest}
+    given = {part: at for part, at in offsets.items() if at >= 0}
+    return {**given, **earliest, **latest}
 
 
 def _at_times(cluster: KafkaCluster, times: Positions, or_latest: bool, which: str) -> Positions:
@@ -91,7 +92,8 @@ def _at_times(cluster: KafkaCluster, times: Positions, or_latest: bool, which: s
             "kafka",
         )
     ends = cluster.latest(none)
-    return {part: ends[part] if at is None else at for part, at in found.items()}
+    there = {part: at for part, at in found.items() if at is not None}
+    return {**there, **ends}
 
 
 def _require_all(given: Positions, partitions: Collection[TopicPartition], option: str) -> None:

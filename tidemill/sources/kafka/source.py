@@ -29,7 +29,7 @@ from tidemill.common.options import Options
 from tidemill.errors import DamagedCheckpointError, DataLossError, SourceError
 from tidemill.kafka.cluster import KafkaCluster
 from tidemill.kafka.consumers import GONE_S, PAUSE_MS, require_valid
-from tidemill.kafka.partitions import Positions, TopicPartition, from_json, to_json
+from tidemill.kafka.partitions import Positions, TopicPartition, described, from_json, to_json
 from tidemill.kafka.records import RangeReader, data_loss, not_read_any_more, schema
 from tidemill.kafka.skips import Skips, new_skips, take_skips
 from tidemill.kafka.watch import BrokerWatch
@@ -94,18 +94,36 @@ class KafkaSource(SplitSource):
         known = None if self._log is None else _spark_initial(self._log)
         if known is not None:
             return known
-        where = resolve(self._kafka, self._options.starting, self._partitions, "starting")
+        where = self._starting_positions()
         initial = to_json(where)
         if self._log is not None:
             text = json.dumps(initial, separators=(",", ":"))
             self._log.storage.write(SPARK_INITIAL, b"\0v1\n" + text.encode())
         return initial
 
+    def _starting_positions(self) -> Positions:
+        """Return where each partition begins. One left out would begin at 0, whatever the options say."""
+        clock = SystemClock()
+        until_ms = clock.now_ms() + int(GONE_S * 1000)
+        while True:
+            where = resolve(self._kafka, self._options.starting, self._partitions, "starting")
+            missing = set(self._partitions) - set(where)
+            if not missing:
+                return where
+            if clock.now_ms() >= until_ms:
+                raise SourceError(
+                    f"the cluster at {self._kafka.servers} does not say where {described(missing)} begins: "
+                    "look whether the topic is being deleted, and start again",
+                    "kafka",
+                )
+            clock.wait_till(clock.now_ms() + PAUSE_MS)
+
     def prepare_available_now(self) -> None:
         self._available = self._kafka.latest(self._partitions)
 
     def latest_offset(self, start: Offset, limit: AdmissionLimit, time_ms: int) -> Offset:
         starts = from_json(start)
+        self._tasks_have_read()
         if self._available is None:
             if time_ms >= self._looked_ms + METADATA_AGE_MS:
                 self._look_around(time_ms)
@@ -138,8 +156,6 @@ class KafkaSource(SplitSource):
             for part, start in list(lost.items()):
                 if part in expected or part in self._gone:
                     del lost[part]
-                elif self._available is not None and part not in ends:
-                    del lost[part]  # it came after the stream was told to read what is there
                 if part not in ends:
                     ends[part] = start
             if not lost:
@@ -150,6 +166,8 @@ class KafkaSource(SplitSource):
             clock.wait_till(clock.now_ms() + PAUSE_MS)
             self._look_around(self._looked_ms)
             self._newest = self._kafka.latest(self._partitions)
+            if self._available is not None:
+                self._available = self._newest
         for part, start in lost.items():
             loss = self._loss(part, start)
             if self._options.fail_on_data_loss:
@@ -233,6 +251,9 @@ class KafkaSource(SplitSource):
         return "" if self._cluster is None else self._topic_ids.current.get(topic, "")
 
     def processed(self, end: Offset) -> None:
+        self._tasks_have_read()
+
+    def _tasks_have_read(self) -> None:
         if self._watch is not None:
             self._watch.end()
 
