@@ -184,9 +184,16 @@ class ConsumerPool:
         consumer = self._idle.pop(key, None) or PartitionConsumer(settings, where, owner)
         try:
             yield consumer
+        except GeneratorExit:
+            # The task wants no more of the range, as for take(): the consumer knows where it stands.
+            self._keep(key, consumer)
+            raise
         except BaseException:
             consumer.close()
             raise
+        self._keep(key, consumer)
+
+    def _keep(self, key: Any, consumer: PartitionConsumer) -> None:
         self._idle[key] = consumer
         while len(self._idle) > MOST_KEPT:
             _, oldest = self._idle.popitem(last=False)

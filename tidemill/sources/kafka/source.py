@@ -48,8 +48,13 @@ TOPIC_IDS = "topic-ids"
 class KafkaSource(SplitSource):
     """``format("kafka")``."""
 
-    def __init__(self, options: Options) -> None:
-        self._options = KafkaReadOptions.of_stream(options)
+    def __init__(self, options: Options | KafkaReadOptions, owner: str = OWNER) -> None:
+        self._owner = owner
+        self._options = (
+            options
+            if isinstance(options, KafkaReadOptions)
+            else KafkaReadOptions.of_stream(options)
+        )
         self._schema = schema(self._options.include_headers)
         self._cluster: KafkaCluster | None = None
         self._partitions: list[TopicPartition] = []
@@ -70,9 +75,20 @@ class KafkaSource(SplitSource):
     def start(self, runtime: SourceRuntime) -> None:
         self._clock: Clock = runtime.clock
         self._log = runtime.log
-        require_valid(self._options.client, OWNER)
-        self._cluster = KafkaCluster(self._options.client, OWNER, self._options.poll_timeout_s)
+        require_valid(self._options.client, self._owner)
+        self._cluster = KafkaCluster(
+            self._options.client, self._owner, self._options.poll_timeout_s
+        )
         self._look_around(self._clock.now_ms())
+
+    @property
+    def partitions(self) -> list[TopicPartition]:
+        """The partitions that are read, as they were at the last look."""
+        return self._partitions
+
+    @property
+    def cluster(self) -> KafkaCluster:
+        return self._kafka
 
     @property
     def _kafka(self) -> KafkaCluster:
