@@ -31,8 +31,8 @@ test-long: java
 	@TIDEMILL_LONG=1 $(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder tests/sql \
 		tests/streaming/comparison
 
-test-faults: java
-	@TIDEMILL_ALL_FAULTS=1 $(PY) -m pytest tests/faults tests/receivers/connectors/test_http_kills.py
+test-faults: java get-kafka
+	@TIDEMILL_ALL_FAULTS=1 $(PY) -m pytest tests/faults tests/kafka/faults tests/receivers/connectors/test_http_kills.py
 
 test-cluster: java
 	@TIDEMILL_CLUSTER_ROUNDS=10 $(PY) -m pytest tests/cluster

@@ -12,6 +12,14 @@ from pyspark import SparkContext
 
 from tests.kafka.broker import KafkaBroker
 from tests.manual_stream import Stream
+from tests.sources.kafka.direct.streams import (
+    Recovered,
+    Topics,
+    params,
+    read_values,
+    texts,
+    write_values,
+)
 from tidemill.errors import BatchError, DataLossError, OptionError, SourceError
 from tidemill.streaming import StreamingContext
 from tidemill.streaming.kafka import (
@@ -20,17 +28,7 @@ from tidemill.streaming.kafka import (
     OffsetRange,
     TopicAndPartition,
 )
-from tidemill.testing import BatchDriver, ManualClock, collected
-
-Topics = Callable[..., str]
-
-
-def params(broker: KafkaBroker, **more: Any) -> dict[str, Any]:
-    return {"metadata.broker.list": broker.address, "auto.offset.reset": "smallest", **more}
-
-
-def texts(first: int, end: int) -> list[str]:
-    return [f"v{number:03d}" for number in range(first, end)]
+from tidemill.testing import collected
 
 
 def test_records_are_decoded_pairs_and_rdds_know_their_ranges(
@@ -69,62 +67,6 @@ def test_records_are_decoded_pairs_and_rdds_know_their_ranges(
     )
     assert ranges[2][1] == 1
     assert [each.count() for each in ranges[2][0]] == [0, 0, 0]
-
-
-class Recovered:
-    """A stream with a checkpoint that is stopped and recovered. ``batches`` has what each batch printed."""
-
-    def __init__(
-        self, sc: SparkContext, folder: Path, build: Callable[[StreamingContext], Any]
-    ) -> None:
-        self._sc = sc
-        self._folder = str(folder)
-        self._build = build
-        self.clock = ManualClock()
-
-    def make(self) -> StreamingContext:
-        ssc = StreamingContext(self._sc, 1, clock=self.clock)
-        self._build(ssc)
-        return ssc
-
-    def run(self, batches: int, **more: Any) -> None:
-        self.clock = ManualClock(self.clock.now_ms())
-        ssc = StreamingContext.getOrCreate(self._folder, self.make, clock=self.clock, **more)
-        try:
-            ssc.start()
-            BatchDriver(ssc, self.clock).run(batches, timeout_s=300)
-        finally:
-            ssc.stop(stopSparkContext=False)
-
-    def run_to_failure(self, batches: int = 1, **more: Any) -> str:
-        with pytest.raises(BatchError) as failed:
-            self.run(batches, **more)
-        return str(failed.value)
-
-
-def write_values(folder: Path) -> Callable[[Any, Any], None]:
-    folder.mkdir(exist_ok=True)
-    target = str(folder)
-
-    def write(time: Any, rdd: Any) -> None:
-        import json
-        import os
-
-        ranges = [
-            [each.topic, each.partition, each.fromOffset, each.untilOffset]
-            for each in rdd.offsetRanges()
-        ]
-        name = os.path.join(target, f"{int(time.timestamp()):04d}.json")
-        with open(name, "w") as file:
-            json.dump([sorted(ranges), [value for _, value in rdd.collect()]], file)
-
-    return write
-
-
-def read_values(folder: Path) -> list[str]:
-    import json
-
-    return [value for path in sorted(folder.iterdir()) for value in json.loads(path.read_text())[1]]
 
 
 def test_state_and_windows_go_on_after_a_recovery(
