@@ -23,7 +23,9 @@ RESET = "auto.offset.reset"
 GROUP = "group.id"
 
 _PLACES = {"smallest": EARLIEST, "earliest": EARLIEST, "largest": LATEST, "latest": LATEST}
-_SECRET = re.compile(r"password|secret|jaas|ssl\.(key|keystore\.key|key\.pem)$|\.key\.pem$")
+_SECRET = re.compile(
+    r"password|secret|jaas|oauthbearer|ssl\.(key|keystore\.key|key\.pem)$|\.key\.pem$"
+)
 # What the old consumer needed for ZooKeeper, for its threads, and for positions that it kept itself.
 _OUTDATED = re.compile(
     r"zookeeper\..*|rebalance\..*|(enable\.auto|auto)\.commit.*|consumer\.(id|timeout\.ms)|offsets\..*|"

@@ -60,7 +60,8 @@ def build(spark_context: Any, clock: Any, folder: str, kind: str, address: str, 
         ]
         numbers = ssc.union(*streams)
     pairs = numbers.map(in_a_job)
-    pairs.updateStateByKey(lambda new, old: sum(new) + (old or 0), 2).setName("totals")
+    totals = pairs.updateStateByKey(lambda new, old: sum(new) + (old or 0), 2).setName("totals")
+    totals.foreachRDD(lambda rdd: None)
     out = os.path.join(folder, "out")
 
     def save(time: Any, rdd: Any) -> None:

@@ -60,7 +60,7 @@ def test_a_direct_stream_that_is_killed(kafka_broker: KafkaBroker, tmp_path: Pat
     program = KafkaProgram(tmp_path / "run", "direct", kafka_broker, 180)
     outcome = program.run_and_check(DIRECT, kill_broker_at=100)
     assert outcome.kills == 3
-    assert len(outcome.failures) == 1  # a worker that is killed in local mode fails its batch
+    assert outcome.failures  # in local mode a worker that is killed fails its batch
     assert outcome.states_seen
 
 

@@ -115,7 +115,7 @@ def test_lost_commits_repeat_nothing(
     name = topic(2)
     driver = FakeDriver()
     with monkeypatch.context() as patch:
-        patch.setattr(KafkaSession, "_commit", lambda self, asynchronous=True: None)
+        patch.setattr(KafkaSession, "_commit", lambda self: None)
         for number in range(4):
             broker.send(name, texts(number * 20, number * 20 + 20), number % 2)
             with Supervised(receiver_of(broker.address, name), driver):

@@ -11,8 +11,9 @@ the offset at which it begins; with the key goes the offset at which it ends
 3. IF the driver knows one of the keys, nothing is stored: an earlier run, or another member of the group, has
    stored a piece that begins there. The receiver skips to where that piece ends, and goes back to 2.
 4. ELSE block and keys are durable, in one record of the driver's log.
-5. The receiver commits the ends of the pieces. This may fail or be lost, with the receiver or the broker:
-   then whoever gets the partition begins further back, and is led along the chain to its end.
+5. The receiver commits the ends of the pieces, and waits for that: the driver remembers only so many pieces.
+   Receiver or broker may die before it: then whoever gets the partition begins further back, and is led
+   along the chain to its end.
 
 So a message is stored at least once, because nothing is committed before 4, and at most once, because 3 and 4
 are one step of the driver's, whatever dies, and however partitions change hands. A topic that is made again
@@ -24,7 +25,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import threading
-from collections.abc import Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -63,6 +63,13 @@ _DEFAULTS = {
     "queued.max.messages.kbytes": "16384",
 }
 _GONE = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
+# Others get the partitions, or have them already: they are led along the chain.
+_NO_LONGER_OURS = (
+    KafkaError.REBALANCE_IN_PROGRESS,
+    KafkaError.ILLEGAL_GENERATION,
+    KafkaError.UNKNOWN_MEMBER_ID,
+    KafkaError._ASSIGNMENT_LOST,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -82,6 +89,8 @@ class KafkaSession:
         self._bytes = 0
         self._committed: Positions = {}
         self._topic_ids: dict[str, str] = {}
+        # Grows when partitions come or go.
+        self._changes = 0
         self._is_waiting = False
 
     def run(self) -> None:
@@ -146,43 +155,45 @@ class KafkaSession:
             begins[part] = at
         fresh = {part: at for part, at in begins.items() if committed.get(part) != at}
         if fresh:
-            consumer.commit(offsets=_as_kafka(fresh), asynchronous=False)
+            _commit(consumer, fresh)
         self._next = begins
         self._committed = dict(begins)
-        self._forget_gathered(list(self._gathered))
+        self._gathered = {}
+        self._changes += 1
         consumer.assign(_as_kafka(begins))
 
     def _on_revoke(self, _: Any, revoked: list[KafkaPartition]) -> None:
         """Others get the partitions: what is stored is committed, what is gathered they will read again."""
-        self._commit(asynchronous=False)
+        with suppress(KafkaException):  # step 3 makes up for it
+            self._commit()
         self._on_lost(_, revoked)
 
     def _on_lost(self, _: Any, lost: list[KafkaPartition]) -> None:
-        parts = [TopicPartition(each.topic, each.partition) for each in lost]
-        self._forget_gathered(parts)
-        for part in parts:
-            self._next.pop(part, None)
-
-    def _forget_gathered(self, parts: Iterable[TopicPartition]) -> None:
-        for part in parts:
+        for each in lost:
+            part = TopicPartition(each.topic, each.partition)
             self._gathered.pop(part, None)
+            self._next.pop(part, None)
+        self._changes += 1
 
-    def _commit(self, asynchronous: bool = True) -> None:
-        """Tell Kafka how far the pieces reach: step 5. IF it fails, step 3 makes up for it."""
+    def _commit(self) -> None:
+        """Tell Kafka how far the pieces reach: step 5."""
         news = {part: at for part, at in self._next.items() if self._committed.get(part) != at}
-        if news:
-            try:
-                self._consumer.commit(offsets=_as_kafka(news), asynchronous=asynchronous)
-                self._committed.update(news)
-            except KafkaException as error:
-                logger.info("offsets of %s are not committed: %s", self._receiver.group, error)
+        if not news:
+            return
+        try:
+            _commit(self._consumer, news)
+            self._committed.update(news)
+        except KafkaException as error:
+            if error.args[0].code() not in _NO_LONGER_OURS:
+                raise
+            logger.info("%s: %s", self._receiver.group, error.args[0].str())
 
     def _leave(self) -> None:
         consumer, self._consumer = self._consumer, None
         if consumer is not None:
             with suppress(Exception):
                 self._consumer = consumer
-                self._commit(asynchronous=False)
+                self._commit()
             with suppress(Exception):
                 consumer.close()
 
@@ -190,13 +201,28 @@ class KafkaSession:
 
     def _gather(self) -> None:
         self._bytes = 0
-        self._take(self._consumer.consume(1, POLL_S))
+        self._take(self._consume(1, POLL_S))
         until_ms = self._clock.now_ms() + GATHER_MS
         while self._gathered and self._bytes < BLOCK_BYTES and not self._is_closing.is_set():
             left_ms = until_ms - self._clock.now_ms()
             if left_ms <= 0:
                 return
-            self._take(self._consumer.consume(CHUNK, left_ms / 1000))
+            self._take(self._consume(CHUNK, left_ms / 1000))
+
+    def _consume(self, most: int, timeout_s: float) -> list[Message]:
+        """Return messages that follow what was consumed before.
+
+        IF partitions have changed hands meanwhile, some messages may have been fetched for the places where
+        partitions stood before: then begin again where they stand now.
+        """
+        changes = self._changes
+        messages: list[Message] = self._consumer.consume(most, timeout_s)
+        if self._changes == changes:
+            return messages
+        self._gathered = {}
+        if self._next:
+            self._consumer.assign(_as_kafka(self._next))
+        return []
 
     def _take(self, messages: list[Message]) -> None:
         self._errors.raise_final()
@@ -265,6 +291,12 @@ class KafkaSession:
         return RequestKey(
             _digest(f"{topic}/{part.partition}/{self._next[part]}"), _digest(part.topic), end
         )
+
+
+def _commit(consumer: Any, positions: Positions) -> None:
+    for each in consumer.commit(offsets=_as_kafka(positions), asynchronous=False):
+        if each.error is not None:
+            raise KafkaException(each.error)
 
 
 def _digest(text: str) -> str:

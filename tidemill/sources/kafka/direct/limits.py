@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tidemill.common.config import KAFKA_MAX_RATE, KAFKA_MIN_RATE, Conf
+from tidemill.common.config import Conf
 from tidemill.errors import OptionError
 from tidemill.kafka.partitions import Positions
+from tidemill.kafka.settings import KAFKA_MAX_RATE, KAFKA_MIN_RATE
 from tidemill.sources.kafka.shares import share
 
 

@@ -20,7 +20,6 @@ from tidemill.batches.batch import UNLIMITED, AdmissionLimit, Offset, RangeSize
 from tidemill.batches.batch import OffsetRange as BatchRange
 from tidemill.batches.source import RecordSource, SourceRuntime
 from tidemill.checkpoint.source_log import SourceLog
-from tidemill.common.config import KAFKA_POLL_MS
 from tidemill.errors import OptionError
 from tidemill.kafka.consumer_params import ConsumerParams
 from tidemill.kafka.partitions import (
@@ -33,6 +32,7 @@ from tidemill.kafka.partitions import (
     to_json,
 )
 from tidemill.kafka.ranges import OffsetRange
+from tidemill.kafka.settings import KAFKA_POLL_MS
 from tidemill.sources.kafka.direct.group import GroupCommits
 from tidemill.sources.kafka.direct.limits import PartitionLimits
 from tidemill.sources.kafka.direct.rdd import Decoders, KafkaRDD, RangeTask

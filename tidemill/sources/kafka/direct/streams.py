@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tidemill.common.config import KAFKA_POLL_MS
 from tidemill.errors import DataLossError, OptionError
 from tidemill.kafka.cluster import KafkaCluster
 from tidemill.kafka.consumer_params import ConsumerParams
 from tidemill.kafka.consumers import require_valid
 from tidemill.kafka.ranges import OffsetRange
+from tidemill.kafka.settings import KAFKA_POLL_MS
 from tidemill.sources.kafka.direct.rdd import Decoders, KafkaRDD, RangeTask
 from tidemill.sources.kafka.direct.source import DirectStream
 from tidemill.sources.kafka.options import Subscription
