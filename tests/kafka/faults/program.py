@@ -103,7 +103,7 @@ def main(folder: str, total: str, kind: str, address: str, topic: str) -> None:
             ssc.awaitTerminationOrTimeout(0)  # raises the error of a batch
             return len(set(written(folder))) >= int(total)
 
-        wait_for(is_done, "all numbers", 380)
+        wait_for(is_done, "all numbers", 1000)
     ssc.stop(stopSparkContext=False, stopGraceFully=True)
 
 

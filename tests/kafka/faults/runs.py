@@ -25,6 +25,7 @@ class KafkaProgram(Program):
     """The program, and the topic that it reads."""
 
     module = "tests.kafka.faults.program"
+    deadline_s = 1200
 
     def __init__(self, folder: Path, kind: str, broker: KafkaBroker, total: int) -> None:
         super().__init__(folder, total)
@@ -57,7 +58,7 @@ class KafkaProgram(Program):
     def _send(self, kill_broker_at: int) -> None:
         """Send numbers, never far ahead of the program: otherwise all would be in its first block."""
         for first in range(0, self.total, PIECE):
-            wait_for(lambda at=first: self.numbers_written() >= at - AHEAD, "the program", 600)  # type: ignore[misc]
+            wait_for(lambda at=first: self.numbers_written() >= at - AHEAD, "the program", 1200)  # type: ignore[misc]
             self.broker.send(
                 self.topic, map(str, range(first, first + PIECE)), first // PIECE % PARTITIONS
             )

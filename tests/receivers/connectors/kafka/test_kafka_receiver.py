@@ -200,6 +200,22 @@ def test_a_topic_that_is_made_again_is_read_from_its_beginning(
     assert numbers(driver) == Counter([*range(10), *range(100, 130)])
 
 
+def test_a_topic_that_is_made_again_while_it_runs(broker: KafkaBroker, topic: Topics) -> None:
+    name = topic()
+    receiver = receiver_of(broker.address, name, **{"auto.offset.reset": "latest"})
+    with Supervised(receiver) as driver:
+        wait_for(lambda: committed(broker, name) == [0], "the beginning")
+        broker.send(name, texts(0, 10))
+        wait_for_numbers(driver, 10)
+        broker.delete(name)
+        driver.wait_for_error(f"no topic {name}")
+        broker.create(name)
+        broker.send(name, texts(100, 130))
+        wait_for_numbers(driver, 40)
+        driver.wait_for_error(f"topic {name} was deleted and made again")
+    assert numbers(driver) == Counter([*range(10), *range(100, 130)])
+
+
 def test_expired_messages_are_reported(broker: KafkaBroker, topic: Topics) -> None:
     name = topic()
     broker.send(name, texts(0, 5))

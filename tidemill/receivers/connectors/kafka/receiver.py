@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark import StorageLevel
@@ -39,6 +39,7 @@ class KafkaReceiver(Receiver):
         # Members of a group, each with a stream of its own, recognise each other's pieces.
         self._key_settings = KeySettings(REMEMBERED_PIECES, f"kafka {self.group}")
         self._session: KafkaSession | None = None
+        self._topic_ids: dict[str, str] = {}
 
     def onStart(self) -> None:
         try:
@@ -68,9 +69,20 @@ class KafkaReceiver(Receiver):
         """Store records as one block. Return the pieces that were stored before: then nothing is stored."""
         return self._running_supervisor().store_requests(records, keys)
 
+    def topics_made_again(self, ids: Mapping[str, str]) -> set[str]:
+        """Return the topics that had other ids when this receiver last looked."""
+        again = {topic for topic, id_ in ids.items() if self._topic_ids.get(topic, id_) != id_}
+        self._topic_ids.update(ids)
+        for topic in again:
+            self.reportError(
+                f"topic {topic} was deleted and made again: what was not received is gone, and the receiver "
+                "begins with the first message of the new one"
+            )
+        return again
+
     def on_ended(self, message: str, error: BaseException | None) -> None:
         if not self.isStopped():
             self.restart(message, error)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_session": None}
+        return {**super().__getstate__(), "_session": None, "_topic_ids": {}}

@@ -36,7 +36,7 @@ from tidemill.common.fault_points import fault_point
 from tidemill.errors import SourceError
 from tidemill.kafka.client_errors import ConnectionErrors, is_final, made, refused
 from tidemill.kafka.cluster import KafkaCluster
-from tidemill.kafka.partitions import EARLIEST, Positions, TopicPartition
+from tidemill.kafka.partitions import EARLIEST, Positions, TopicPartition, described
 from tidemill.receivers.request_keys import RequestKey
 
 if TYPE_CHECKING:
@@ -138,13 +138,18 @@ class KafkaSession:
         """Begin where the group stands: step 1."""
         parts = [TopicPartition(each.topic, each.partition) for each in assigned]
         self._topic_ids = self._cluster.topic_ids({part.topic for part in parts})
+        made_again = self._receiver.topics_made_again(self._topic_ids)
         committed = self._cluster.committed(self._receiver.group, parts)
         first, last = self._cluster.earliest(parts), self._cluster.latest(parts)
+        if gone := {part for part in parts if part not in first or part not in last}:
+            raise SourceError(f"these do not exist any more: {described(gone)}", "kafka")
         begins: Positions = {}
         for part in parts:
             at = committed.get(part)
             if at is None:
-                at = first[part] if self._receiver.params.reset == EARLIEST else last[part]
+                at = last[part]
+                if self._receiver.params.reset == EARLIEST or part.topic in made_again:
+                    at = first[part]
             elif not first[part] <= at <= last[part]:
                 self._receiver.reportError(
                     f"messages of {part} are gone: the group {self._receiver.group} is at offset {at}, and "

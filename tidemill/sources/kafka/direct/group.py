@@ -10,10 +10,12 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any
 
+from tidemill.common.clock import SystemClock
 from tidemill.kafka.cluster import KafkaCluster
 from tidemill.kafka.partitions import Positions
 
 LAST_COMMIT_S = 5.0
+GIVE_UP_MS = 60_000
 
 logger = logging.getLogger(__name__)
 
@@ -32,18 +34,25 @@ class GroupCommits:
         self._waiting: Positions | None = None
         self._committed: Positions | None = None
         self._has_warned = False
+        self._clock = SystemClock()
+        self._give_up_ms = 0
 
     def put(self, positions: Positions) -> None:
+        running = self._under_way is not None and not self._under_way.done()
+        # A client that was replaced meanwhile answers no more.
+        if running and self._clock.now_ms() < self._give_up_ms:
+            self._waiting = positions
+            return
+        self._finish()
         if positions != self._committed:
             self._waiting = positions
-        if self._under_way is None or self._under_way.done():
-            self._finish()
-            self._begin()
+        self._begin()
 
     def _begin(self) -> None:
         if self._waiting:
             try:
                 self._under_way = self._cluster.commit(self._group, self._waiting)
+                self._give_up_ms = self._clock.now_ms() + GIVE_UP_MS
                 self._committed, self._waiting = self._waiting, None
             except Exception as error:
                 self._warn(error)

@@ -32,13 +32,13 @@ class Decoders:
 
     def records(self, where: TopicPartition, messages: Sequence[Message]) -> list[Any]:
         """Decode messages. An error says which one could not be decoded."""
-        decode = self._decoding(where)
+        decoded = self._decoded(where, messages)
         # Thousands of objects that all stay alive make the collector look at them in vain.
         collecting = gc.isenabled()
         gc.disable()
         done: list[Any] = []
         try:
-            done.extend(map(decode, messages))
+            done.extend(decoded)
         except Exception as error:
             at = messages[len(done)].offset() if len(done) < len(messages) else "?"
             error.add_note(f"This was the message with offset {at} of {where}.")
@@ -48,10 +48,12 @@ class Decoders:
                 gc.enable()
         return done
 
-    def _decoding(self, where: TopicPartition) -> Callable[[Message], Any]:
+    def _decoded(self, where: TopicPartition, messages: Sequence[Message]) -> Iterable[Any]:
         key, value, handler = self.key, self.value, self.handler
         if handler is None:
-            return lambda message: (key(message.key()), value(message.value()))
+            # No call of Python for a message but those of the decoders.
+            keys, values = map(Message.key, messages), map(Message.value, messages)
+            return zip(map(key, keys), map(value, values), strict=True)
         topic, partition = where
 
         def handled(message: Message) -> Any:
@@ -60,7 +62,7 @@ class Decoders:
             )
             return handler(made._decoded_by(key, value))
 
-        return handled
+        return map(handled, messages)
 
 
 @dataclass(frozen=True)
