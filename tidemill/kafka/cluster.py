@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 
 from confluent_kafka import (
     OFFSET_INVALID,
-    ConsumerGroupTopicPartitions,
     IsolationLevel,
     KafkaError,
     KafkaException,
@@ -119,36 +118,6 @@ class KafkaCluster:
             {part: OffsetSpec.for_timestamp(time) for part, time in times_ms.items()}
         )
         return {part: None if offset < 0 else offset for part, offset in found.items()}
-
-    def committed(self, group: str, partitions: Iterable[TopicPartition]) -> Positions:
-        """Return what a consumer group has committed; a partition without a commit is left out."""
-        wanted = [KafkaPartition(*part) for part in partitions]
-        if not wanted:
-            return {}
-
-        def ask() -> Positions:
-            asked = self._admin.list_consumer_group_offsets(
-                [ConsumerGroupTopicPartitions(group, wanted)], request_timeout=TRY_S * 5
-            )
-            found = asked[group].result().topic_partitions
-            for part in found:
-                if part.error is not None and part.error.code() not in _MISSING:
-                    raise KafkaException(part.error)
-            return {
-                TopicPartition(part.topic, part.partition): int(part.offset)
-                for part in found
-                if part.offset >= 0
-            }
-
-        return self._ask(f"the offsets of group {group}", ask)
-
-    def commit(self, group: str, positions: Positions) -> Future[Any]:
-        """Begin to set the offsets of a group that has no members, and return where the outcome will be."""
-        offsets = [KafkaPartition(*part, at) for part, at in positions.items()]
-        asked: Mapping[str, Future[Any]] = self._admin.alter_consumer_group_offsets(
-            [ConsumerGroupTopicPartitions(group, offsets)], request_timeout=TRY_S * 10
-        )
-        return asked[group]
 
     def _offsets(self, specs: Mapping[TopicPartition, Any]) -> Positions:
         """Return an offset for each partition; one that does not exist (any more) is left out."""

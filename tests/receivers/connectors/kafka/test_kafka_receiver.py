@@ -15,8 +15,8 @@ from tests.kafka.broker import KafkaBroker
 from tests.ports import free_port
 from tests.receivers.executor.receiver_world import FakeDriver, Supervised
 from tests.waiting import wait_for
-from tidemill.kafka.cluster import KafkaCluster
 from tidemill.kafka.consumer_params import ConsumerParams
+from tidemill.kafka.group import ConsumerGroup
 from tidemill.kafka.partitions import TopicPartition
 from tidemill.receivers.connectors.kafka.receiver import KafkaReceiver
 from tidemill.receivers.connectors.kafka.session import KafkaSession
@@ -61,9 +61,10 @@ def texts(start: int, end: int) -> list[str]:
 
 
 def committed(broker: KafkaBroker, topic: str, partitions: int = 1) -> list[int | None]:
-    cluster = KafkaCluster({"bootstrap.servers": broker.address}, "the test")
+    group = ConsumerGroup({"bootstrap.servers": broker.address}, f"g-{topic}", "the test", 60)
     parts = [TopicPartition(topic, number) for number in range(partitions)]
-    found = cluster.committed(f"g-{topic}", parts)
+    found = group.committed(parts)
+    group.close()
     return [found.get(part) for part in parts]
 
 
@@ -177,7 +178,7 @@ def test_a_broker_that_dies_and_comes_back(broker: KafkaBroker, topic: Topics) -
     with Supervised(receiver_of(broker.address, name)) as driver:
         wait_for_numbers(driver, 10)
         broker.kill()
-        driver.wait_for_error("the receiver waits for one")
+        driver.wait_for_error("the receiver waits for it")
         broker.start()
         broker.send(name, texts(10, 20))
         wait_for_numbers(driver, 20)

@@ -21,6 +21,7 @@ from tests.sources.kafka.direct.streams import (
     write_values,
 )
 from tidemill.errors import BatchError, DataLossError, OptionError, SourceError
+from tidemill.kafka.group import ConsumerGroup
 from tidemill.streaming import StreamingContext
 from tidemill.streaming.kafka import (
     Broker,
@@ -277,8 +278,6 @@ def test_backpressure_is_shared_by_lag_between_the_rates_of_partitions(
 def test_offsets_are_committed_to_the_group_when_a_batch_is_done(
     broker: KafkaBroker, topic: Topics, new_stream: Callable[..., Stream]
 ) -> None:
-    from tidemill.kafka.cluster import KafkaCluster
-
     name = topic(2)
     given = params(broker, **{"group.id": f"g-{name}"})
     broker.send(name, texts(0, 3), 0)
@@ -293,9 +292,10 @@ def test_offsets_are_committed_to_the_group_when_a_batch_is_done(
         return [value for batch in found for _, value in batch]
 
     assert read() == texts(0, 3)
-    cluster = KafkaCluster({"bootstrap.servers": broker.address}, "the test")
+    group = ConsumerGroup({"bootstrap.servers": broker.address}, f"g-{name}", "the test", 60)
     parts = [TopicAndPartition(name, number) for number in (0, 1)]
-    assert cluster.committed(f"g-{name}", parts) == {parts[0]: 3, parts[1]: 0}
+    assert group.committed(parts) == {parts[0]: 3, parts[1]: 0}
+    group.close()
     broker.send(name, texts(3, 5), 0)
     assert read() == texts(3, 5)
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Future
-from types import SimpleNamespace
-from typing import Any
+import threading
 
 import pytest
 
+from tests.waiting import wait_for
+from tidemill.errors import SourceError
 from tidemill.kafka.partitions import Positions, TopicPartition
 from tidemill.sources.kafka.direct import group
 from tidemill.sources.kafka.direct.group import GroupCommits
@@ -15,65 +15,68 @@ from tidemill.sources.kafka.direct.group import GroupCommits
 PART = TopicPartition("t", 0)
 
 
-class Cluster:
+class Group:
     """Answers when the test says so."""
+
+    name = "g"
 
     def __init__(self) -> None:
         self.asked: list[int] = []
-        self.answers: list[Future[Any]] = []
+        self.may_answer = threading.Semaphore(0)
+        self.error: Exception | None = None
+        self.is_closed = False
 
-    def commit(self, name: str, positions: Positions) -> Future[Any]:
-        assert name == "g"
+    def commit(self, positions: Positions) -> None:
         self.asked.append(positions[PART])
-        self.answers.append(Future())
-        return self.answers[-1]
+        self.may_answer.acquire()
+        if self.error is not None:
+            raise self.error
 
-    def answer(self, error: Exception | None = None) -> None:
-        if error is not None:
-            self.answers[-1].set_exception(error)
-        else:
-            self.answers[-1].set_result(SimpleNamespace(topic_partitions=[]))
+    def close(self) -> None:
+        self.is_closed = True
+
+    def wait_for(self, *asked: int) -> None:
+        wait_for(lambda: self.asked == list(asked), f"commits of {asked}")
 
 
 def test_one_commit_at_a_time_and_the_newest_next() -> None:
-    cluster = Cluster()
-    commits = GroupCommits(cluster, "g")  # type: ignore[arg-type]
-    for offset in (1, 2, 3):
+    it = Group()
+    commits = GroupCommits(it)  # type: ignore[arg-type]
+    commits.put({PART: 1})
+    it.wait_for(1)
+    for offset in (2, 3, 4):
         commits.put({PART: offset})
-    assert cluster.asked == [1]
-    cluster.answer()
+    it.may_answer.release(2)
+    it.wait_for(1, 4)
     commits.put({PART: 4})
-    assert cluster.asked == [1, 4]
-    cluster.answer()
-    commits.put({PART: 4})
-    assert cluster.asked == [1, 4]
+    commits.put({PART: 5})
+    it.may_answer.release(2)
     commits.close()
+    assert it.asked == [1, 4, 5]
+    assert it.is_closed
 
 
 def test_failures_are_told_once_and_tried_again(caplog: pytest.LogCaptureFixture) -> None:
-    cluster = Cluster()
-    commits = GroupCommits(cluster, "g")  # type: ignore[arg-type]
-    commits.put({PART: 1})
-    for _ in range(3):
-        cluster.answer(RuntimeError("the group has members"))
+    it = Group()
+    it.error = SourceError("it has members")
+    commits = GroupCommits(it)  # type: ignore[arg-type]
+    for count in range(1, 4):
         commits.put({PART: 1})
-    assert cluster.asked == [1, 1, 1, 1]
-    cluster.answer()
+        it.wait_for(*[1] * count)
+        it.may_answer.release()
+    it.may_answer.release()
     commits.close()
-    assert len(caplog.records) == 1
-    assert "consumer group g (the group has members)" in caplog.records[0].getMessage()
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert "consumer group g (it has members)" in said
 
 
-def test_an_answer_that_never_comes_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster = Cluster()
-    commits = GroupCommits(cluster, "g")  # type: ignore[arg-type]
-    commits.put({PART: 1})
-    commits.put({PART: 2})
-    assert cluster.asked == [1]
-    commits._give_up_ms = 0
-    commits.put({PART: 3})
-    assert cluster.asked == [1, 3]
+def test_a_stop_does_not_wait_for_a_broker_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(group, "LAST_COMMIT_S", 0.01)
-    commits.put({PART: 4})
+    it = Group()
+    commits = GroupCommits(it)  # type: ignore[arg-type]
+    commits.put({PART: 1})
+    it.wait_for(1)
     commits.close()
-    assert cluster.asked == [1, 3, 4]
+    assert not it.is_closed
+    it.may_answer.release()
+    wait_for(lambda: it.is_closed, "the end")

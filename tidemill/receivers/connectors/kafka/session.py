@@ -36,6 +36,7 @@ from tidemill.common.fault_points import fault_point
 from tidemill.errors import SourceError
 from tidemill.kafka.client_errors import ConnectionErrors, is_final, made, refused
 from tidemill.kafka.cluster import KafkaCluster
+from tidemill.kafka.group import commit, positions_of
 from tidemill.kafka.partitions import EARLIEST, Positions, TopicPartition, described
 from tidemill.receivers.request_keys import RequestKey
 
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from tidemill.receivers.connectors.kafka.receiver import KafkaReceiver
 
 POLL_S = 0.5
+COMMITTED_S = 30.0
 GATHER_MS = 200
 """How long messages are gathered for a block, after the first one."""
 BLOCK_BYTES = 8 << 20
@@ -63,6 +65,7 @@ _DEFAULTS = {
     "queued.max.messages.kbytes": "16384",
 }
 _GONE = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
+_AWAY = (KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT, KafkaError._RESOLVE)
 # Others get the partitions, or have them already: they are led along the chain.
 _NO_LONGER_OURS = (
     KafkaError.REBALANCE_IN_PROGRESS,
@@ -139,7 +142,7 @@ class KafkaSession:
         parts = [TopicPartition(each.topic, each.partition) for each in assigned]
         self._topic_ids = self._cluster.topic_ids({part.topic for part in parts})
         made_again = self._receiver.topics_made_again(self._topic_ids)
-        committed = self._cluster.committed(self._receiver.group, parts)
+        committed = positions_of(consumer.committed(assigned, timeout=COMMITTED_S))
         first, last = self._cluster.earliest(parts), self._cluster.latest(parts)
         if gone := {part for part in parts if part not in first or part not in last}:
             raise SourceError(f"these do not exist any more: {described(gone)}", "kafka")
@@ -160,7 +163,7 @@ class KafkaSession:
             begins[part] = at
         fresh = {part: at for part, at in begins.items() if committed.get(part) != at}
         if fresh:
-            _commit(consumer, fresh)
+            commit(consumer, fresh)
         self._next = begins
         self._committed = dict(begins)
         self._gathered = {}
@@ -186,7 +189,7 @@ class KafkaSession:
         if not news:
             return
         try:
-            _commit(self._consumer, news)
+            commit(self._consumer, news)
             self._committed.update(news)
         except KafkaException as error:
             if error.args[0].code() not in _NO_LONGER_OURS:
@@ -247,11 +250,11 @@ class KafkaSession:
 
     def _on_error(self, error: KafkaError) -> None:
         self._errors.heard(error)
-        if error.code() == KafkaError._ALL_BROKERS_DOWN and not self._is_waiting:
+        if error.code() in _AWAY and not self._is_waiting:
             self._is_waiting = True
             self._receiver.reportError(
-                f"no Kafka broker answers at {self._errors.servers} ({self._errors.reason}): the receiver "
-                "waits for one"
+                f"a Kafka broker of {self._errors.servers} does not answer ({self._errors.reason}): the "
+                "receiver waits for it"
             )
 
     def _on_message_error(self, error: KafkaError, message: Message) -> None:
@@ -296,12 +299,6 @@ class KafkaSession:
         return RequestKey(
             _digest(f"{topic}/{part.partition}/{self._next[part]}"), _digest(part.topic), end
         )
-
-
-def _commit(consumer: Any, positions: Positions) -> None:
-    for each in consumer.commit(offsets=_as_kafka(positions), asynchronous=False):
-        if each.error is not None:
-            raise KafkaException(each.error)
 
 
 def _digest(text: str) -> str:

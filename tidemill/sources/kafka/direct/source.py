@@ -22,6 +22,7 @@ from tidemill.batches.source import RecordSource, SourceRuntime
 from tidemill.checkpoint.source_log import SourceLog
 from tidemill.errors import OptionError
 from tidemill.kafka.consumer_params import ConsumerParams
+from tidemill.kafka.group import ConsumerGroup
 from tidemill.kafka.partitions import (
     EARLIEST,
     LATEST,
@@ -122,8 +123,12 @@ class KafkaDirectSource(RecordSource):
         log = _NotesInMemory() if runtime.log is None else runtime.log
         self._topics.start(replace(runtime, log=log))
         if self._stream.commits:
-            assert self._stream.params.group_id is not None
-            self._group = GroupCommits(self._topics.cluster, self._stream.params.group_id)
+            self._group = GroupCommits(self._consumer_group())
+
+    def _consumer_group(self) -> ConsumerGroup:
+        name = self._stream.params.group_id
+        assert name is not None
+        return ConsumerGroup(self._client, name, self._owner, self._patience_s)
 
     def initial_offset(self) -> Offset:
         """Return where the stream begins.
@@ -138,10 +143,12 @@ class KafkaDirectSource(RecordSource):
                 f"fromOffsets of {self._owner} names partitions that do not exist: {described(unknown)}",
                 "fromOffsets",
             )
-        group = self._stream.params.group_id
-        if self._stream.commits and group is not None:
-            rest = [part for part in partitions if part not in known]
-            known |= self._source.cluster.committed(group, rest)
+        if self._stream.commits:
+            group = self._consumer_group()
+            try:
+                known |= group.committed([part for part in partitions if part not in known])
+            finally:
+                group.close()
         options = self._stream.read_options(self._client, self._patience_s)
         rest = [part for part in partitions if part not in known]
         return to_json(known | resolve(self._source.cluster, options.starting, rest, "starting"))
