@@ -5,7 +5,7 @@ import logging
 import os
 import signal
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -19,6 +19,9 @@ from tidemill.failures.failure_log import FAILURES
 from tidemill.spark.session.patches import hooks_of
 from tidemill.streaming import DStream, StreamingContext
 from tidemill.testing import BatchDriver, ManualClock, collected
+
+if TYPE_CHECKING:
+    from tests.kafka.broker import KafkaBroker
 
 # Spark jobs may be slow: an example is right or wrong, never late.
 settings.register_profile(
@@ -91,6 +94,15 @@ def spark() -> Iterator[SparkSession]:
 @pytest.fixture(scope="session")
 def sc(spark: SparkSession) -> SparkContext:
     return spark.sparkContext
+
+
+@pytest.fixture(scope="session")
+def kafka_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
+    """A broker for all tests of this process. A test that kills it starts it again."""
+    from tests.kafka.broker import KafkaBroker
+
+    with KafkaBroker(tmp_path_factory.mktemp("kafka")) as running:
+        yield running
 
 
 @pytest.fixture

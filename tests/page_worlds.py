@@ -173,6 +173,19 @@ def kafka(page: Visit) -> Generator[None, None, None]:
         yield
 
 
+def kafka_dstreams(page: Visit) -> Generator[None, None, None]:
+    with KafkaBroker(page.folder / "broker") as broker:
+        page.replacements = {"localhost:9092": broker.address}
+        broker.create("orders")
+        broker.send("orders", ["kite", "atlas", "kite"])
+        yield
+        page.expect("('kite', 2)", "orders 0: 0 to 3")
+        yield
+        assert page.names["again"].count() == 3
+        page.expect("('atlas', 1)")
+        yield
+
+
 def moving_structured(page: Visit) -> Generator[None, None, None]:
     clicks(page)
     yield
@@ -198,6 +211,7 @@ def testing(page: Visit) -> Generator[None, None, None]:
 
 WORLDS: dict[str, World] = {
     "kafka.md": kafka,
+    "kafka-dstreams.md": kafka_dstreams,
     "README.md": readme,
     "backpressure.md": backpressure,
     "checkpoints.md": checkpoints,

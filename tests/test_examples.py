@@ -14,6 +14,7 @@ import pyarrow.dataset
 import pytest
 
 from tests.examples_in_turn import parts
+from tests.kafka.broker import KafkaBroker
 from tests.waiting import DEADLINE_S, wait_for
 
 ROOT = Path(__file__).parents[1]
@@ -203,6 +204,32 @@ def test_the_streaming_checkpoint_example_survives_a_kill(tmp_path: Path) -> Non
 
     run_until("a=2 b=1", "a b a")
     run_until("a=3 b=1 c=1", "a c")
+
+
+@pytest.mark.parametrize("name", ["kafka_direct_word_count", "kafka_receiver_word_count"])
+def test_words_of_a_topic(name: str, kafka_broker: KafkaBroker, tmp_path: Path) -> None:
+    topic = kafka_broker.create(name)
+    kafka_broker.send(topic, ["to be or not", "to be"])
+    group = ["words"] if "receiver" in name else []
+    arguments = [kafka_broker.address, *group, topic, str(tmp_path / "checkpoint")]
+    process = subprocess.Popen(
+        [sys.executable, "-u", f"examples/{name}.py", *arguments],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        counts = (line.strip() for line in process.stdout if line.startswith("("))
+        expected = ["('be', 2)", "('not', 1)", "('or', 1)", "('to', 2)"]
+        assert sorted(islice(counts, 4)) == expected
+        process.terminate()
+        _, errors = process.communicate(timeout=DEADLINE_S)
+        assert (process.returncode, "Traceback" in errors) == (143, False), errors
+    finally:
+        process.kill()
+        process.wait()
 
 
 def test_every_example_is_run_by_a_test() -> None:

@@ -12,6 +12,7 @@ ROOT = Path(__file__).parents[1]
 STREAM = "streaming/test_stream_settings.py"
 QUERY = "sql/execution/test_query_settings.py"
 RECEIVERS = "streaming/scheduling/test_receivers.py"
+DIRECT = "sources/kafka/direct"
 ESTIMATOR = "batches/test_rate_estimator.py", "test_the_settings_are_those_of_spark"
 CONTROLLERS = (
     "batches/test_rate_controller.py",
@@ -158,6 +159,18 @@ TESTS = {
     "spark.scheduler.listenerbus.eventqueue.capacity": (
         STREAM,
         "test_so_many_events_wait_for_a_slow_listener",
+    ),
+    "spark.streaming.kafka.maxRatePerPartition": (
+        f"{DIRECT}/test_direct_stream.py",
+        "test_rates_of_partitions",
+    ),
+    "spark.streaming.kafka.minRatePerPartition": (
+        f"{DIRECT}/test_direct_stream.py",
+        "test_backpressure_is_shared_by_lag_between_the_rates_of_partitions",
+    ),
+    "spark.streaming.kafka.consumer.poll.ms": (
+        f"{DIRECT}/test_bad_days.py",
+        "test_a_broker_that_stays_away_fails_the_batch_after_the_time_that_was_set",
     ),
     "spark.streaming.dynamicAllocation.enabled": ALLOCATION,
     "spark.streaming.dynamicAllocation.minExecutors": ALLOCATION,

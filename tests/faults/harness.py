@@ -75,6 +75,7 @@ class Program:
 
     module = "tests.faults.program"
     arguments: list[str] = []
+    deadline_s = 400
 
     def __init__(self, folder: Path, batches: int = BATCHES) -> None:
         self.folder = folder
@@ -108,7 +109,7 @@ class Program:
     def run_once(self, faults: list[Planned]) -> tuple[int, str]:
         process = self.start(faults)
         try:
-            _, errors = process.communicate(timeout=400)
+            _, errors = process.communicate(timeout=self.deadline_s)
             return process.returncode, errors
         finally:
             if process.poll() is None:

@@ -224,9 +224,16 @@ class ConsumerPool:
         consumer = consumer or PartitionConsumer(settings, where, owner)
         try:
             yield consumer
+        except GeneratorExit:
+            # The task wants no more of the range, as for take(): the consumer knows where it stands.
+            self._keep(key, consumer)
+            raise
         except BaseException:
             consumer.close()
             raise
+        self._keep(key, consumer)
+
+    def _keep(self, key: Any, consumer: PartitionConsumer) -> None:
         self._idle[key] = self._clock.now_ms(), consumer
         self._drop_those_of_long_ago()
 

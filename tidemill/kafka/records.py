@@ -164,7 +164,7 @@ def data_loss(
     return DataLossError(
         f"records of {where} are gone: the stream is at offset {start}{batch}, and {there}. They expired, "
         "or the topic was truncated, or deleted and made again. To go on with what is there, set "
-        '.option("failOnDataLoss", "false"); to begin anew, use a new checkpointLocation',
+        "failOnDataLoss to false; to begin anew, use a new checkpoint directory",
         str(where),
         start,
         found,
@@ -187,8 +187,8 @@ def made_again(topic: str) -> DataLossError:
     """Return the error for a topic that was deleted and made again."""
     return DataLossError(
         f"topic {topic} was deleted and made again: what the stream had not read is gone, and offsets begin "
-        "anew. To read the new topic from its beginning, use a new checkpointLocation or set "
-        '.option("failOnDataLoss", "false")',
+        "anew. To read the new topic from its beginning, use a new checkpoint directory or set "
+        "failOnDataLoss to false",
         f"topic {topic}",
         0,
         None,

@@ -4,7 +4,7 @@
 
 The modules beside this one are what a program sees: ``context`` (on ``lifecycle`` and ``inputs``),
 ``dstream`` (with ``pair_operations`` and ``window_operations``, on ``stream_handle``), ``state_spec``,
-``listener``, ``util`` and ``kinesis``. Behind them are three rooms:
+``listener``, ``util``, ``kafka`` and ``kinesis``. Behind them are three rooms:
 
 - ``graph``: the nodes of a program, one for each stream, which make the RDDs of its batches;
 - ``scheduling``: the job generator and the job scheduler, which decide when a batch is made and run;

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,10 +13,9 @@ from tidemill.sources.kafka import source
 
 
 @pytest.fixture(scope="session")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
+def broker(kafka_broker: KafkaBroker) -> KafkaBroker:
     """A broker for all tests of this process. A test that kills it starts it again."""
-    with KafkaBroker(tmp_path_factory.mktemp("kafka")) as running:
-        yield running
+    return kafka_broker
 
 
 @pytest.fixture

@@ -52,8 +52,13 @@ SPARK_INITIAL = "0"
 class KafkaSource(SplitSource):
     """``format("kafka")``."""
 
-    def __init__(self, options: Options) -> None:
-        self._options = KafkaReadOptions.of_stream(options)
+    def __init__(self, options: Options | KafkaReadOptions, owner: str = OWNER) -> None:
+        self._owner = owner
+        self._options = (
+            options
+            if isinstance(options, KafkaReadOptions)
+            else KafkaReadOptions.of_stream(options)
+        )
         self._schema = schema(self._options.include_headers)
         self._cluster: KafkaCluster | None = None
         self._watch: BrokerWatch | None = None
@@ -77,12 +82,21 @@ class KafkaSource(SplitSource):
     def start(self, runtime: SourceRuntime) -> None:
         client = self._options.client
         self._log = runtime.log
-        require_valid(client, OWNER)
-        self._cluster = KafkaCluster(client, OWNER, self._options.poll_timeout_s)
-        self._watch = BrokerWatch(client, OWNER)
-        self._lag = LagMeter(client, OWNER, runtime.clock)
+        require_valid(client, self._owner)
+        self._cluster = KafkaCluster(client, self._owner, self._options.poll_timeout_s)
+        self._watch = BrokerWatch(client, self._owner)
+        self._lag = LagMeter(client, self._owner, runtime.clock)
         self._topic_ids = TopicIds(self._cluster, runtime.log, not self._options.fail_on_data_loss)
         self._look_around(runtime.clock.now_ms(), must_exist=True)
+
+    @property
+    def partitions(self) -> list[TopicPartition]:
+        """The partitions that are read, as they were at the last look."""
+        return self._partitions
+
+    @property
+    def cluster(self) -> KafkaCluster:
+        return self._kafka
 
     @property
     def _kafka(self) -> KafkaCluster:

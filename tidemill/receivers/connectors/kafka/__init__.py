@@ -1,0 +1,1 @@
+"""A receiver that is a member of a consumer group of Kafka."""
