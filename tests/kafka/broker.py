@@ -18,7 +18,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import IsolationLevel, KafkaException, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec
 
@@ -66,6 +66,7 @@ class KafkaBroker:
             "transaction.state.log.replication.factor": "1",
             "transaction.state.log.num.partitions": "5",
             "transaction.state.log.min.isr": "1",
+            "transaction.abort.timed.out.transaction.cleanup.interval.ms": "200",
             "group.initial.rebalance.delay.ms": "0",
             "num.partitions": "1",
             "auto.create.topics.enable": "false",
@@ -122,7 +123,7 @@ class KafkaBroker:
 
     def admin(self) -> AdminClient:
         if self._admin is None:
-            self._admin = AdminClient({"bootstrap.servers": self.address, "logger": _quiet()})
+            self._admin = AdminClient({"bootstrap.servers": self.address, "logger": quiet()})
         return self._admin
 
     def create(self, topic: str, partitions: int = 1, **config: str) -> str:
@@ -158,11 +159,19 @@ class KafkaBroker:
         found = self.admin().list_offsets({where: OffsetSpec.latest()})
         return int(found[where].result().offset)
 
+    def committed(self, topic: str, partition: int = 0) -> int:
+        """Return the offset up to which every transaction has come to its end."""
+        where = KafkaPartition(topic, partition)
+        asked = self.admin().list_offsets(
+            {where: OffsetSpec.latest()}, isolation_level=IsolationLevel.READ_COMMITTED
+        )
+        return int(asked[where].result().offset)
+
     def send(
         self, topic: str, values: Iterable[Any], partition: int | None = 0, **fields: Any
     ) -> None:
         """Send values (bytes, text or None) to a partition, and return when the broker has them all."""
-        producer = Producer({"bootstrap.servers": self.address, "logger": _quiet()})
+        producer = Producer({"bootstrap.servers": self.address, "logger": quiet()})
         if partition is not None:
             fields["partition"] = partition
         for value in values:
@@ -176,7 +185,7 @@ def done(futures: Mapping[Any, Future[Any]]) -> None:
         future.result(60)
 
 
-def _quiet() -> Any:
+def quiet() -> Any:
     import logging
 
     logger = logging.getLogger("tests.kafka")
