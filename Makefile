@@ -32,7 +32,8 @@ test-long: java
 		tests/streaming/comparison
 
 test-faults: java
-	@TIDEMILL_ALL_FAULTS=1 $(PY) -m pytest tests/faults tests/receivers/connectors/test_http_kills.py
+	@TIDEMILL_ALL_FAULTS=1 $(PY) -m pytest tests/faults tests/receivers/connectors/test_http_kills.py \
+		tests/sinks/kafka
 
 test-cluster: java
 	@TIDEMILL_CLUSTER_ROUNDS=10 $(PY) -m pytest tests/cluster

@@ -18,7 +18,12 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import IsolationLevel, KafkaException, Producer
+from confluent_kafka import (
+    ConsumerGroupTopicPartitions,
+    IsolationLevel,
+    KafkaException,
+    Producer,
+)
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec
 
@@ -49,6 +54,7 @@ class KafkaBroker:
         self._admin: AdminClient | None = None
         self.address = f"127.0.0.1:{self._port}"
         self.log = folder / "broker.log"
+        self.data = folder / "data"
 
     def __enter__(self) -> KafkaBroker:
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -60,7 +66,7 @@ class KafkaBroker:
             "controller.listener.names": "CONTROLLER",
             "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,"
             "SASL:SASL_PLAINTEXT",
-            "log.dirs": str(self._folder / "data"),
+            "log.dirs": str(self.data),
             "offsets.topic.replication.factor": "1",
             "offsets.topic.num.partitions": "5",
             "transaction.state.log.replication.factor": "1",
@@ -166,6 +172,18 @@ class KafkaBroker:
             {where: OffsetSpec.latest()}, isolation_level=IsolationLevel.READ_COMMITTED
         )
         return int(asked[where].result().offset)
+
+    def group_offset(self, group: str, topic: str, partition: int = 0) -> int:
+        """Return the offset that a consumer group has committed."""
+        where = KafkaPartition(topic, partition)
+        asked = self.admin().list_consumer_group_offsets(
+            [ConsumerGroupTopicPartitions(group, [where])]
+        )
+        return int(asked[group].result(60).topic_partitions[0].offset)
+
+    def delete_group(self, group: str) -> None:
+        """Delete a consumer group and its offsets, as the broker does when they expire."""
+        done(self.admin().delete_consumer_groups([group]))
 
     def send(
         self, topic: str, values: Iterable[Any], partition: int | None = 0, **fields: Any

@@ -14,7 +14,7 @@ from tests.waiting import wait_for
 
 
 class TopicReader:
-    """Reads a topic from its beginning, each time a bit further. Committed rows only, unless told otherwise."""
+    """Reads a topic from its beginning, each time a bit further. ``level`` is that of its isolation."""
 
     def __init__(
         self, address: str, topic: str, partitions: int = 1, level: str = "read_committed"
@@ -34,6 +34,8 @@ class TopicReader:
         self._consumer.assign(self._parts)
         self._ended: set[int] = set()
         self.messages: list[Any] = []
+        # Before this offset, of a topic with one partition, everything has been read.
+        self.read_before = 0
 
     def read(self) -> None:
         """Read what there is, up to the first transaction that is still open."""
@@ -44,6 +46,7 @@ class TopicReader:
                 self._ended.discard(message.partition())
             elif error.code() == KafkaError._PARTITION_EOF:
                 self._ended.add(message.partition())
+                self.read_before = message.offset()
 
     def read_to_end(self) -> list[Any]:
         """Read until every partition has said that there is no more."""

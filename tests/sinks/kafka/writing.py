@@ -21,7 +21,7 @@ class Writing:
         self, spark: SparkSession, broker: KafkaBroker, folder: Path, **options: Any
     ) -> None:
         self._spark = spark
-        self._folder = folder
+        self.folder = folder
         self.options = {
             "kafka.bootstrap.servers": broker.address,
             **{name: str(value) for name, value in options.items()},
@@ -29,7 +29,7 @@ class Writing:
         self.columns = ["string(n) AS value"]
         self.mode = "append"
         self.clock: Any = None
-        self.input = MemoryStream(spark, "n long")
+        self.input = MemoryStream("n long", keep=True)
         self.query: Any = None
 
     def __enter__(self) -> Writing:
@@ -40,14 +40,15 @@ class Writing:
         self.query.stop()
 
     def rows(self) -> DataFrame:
-        return self.input.toDF().selectExpr(*self.columns)
+        stream = self._spark.readStream.format(self.input.name).load()
+        return stream.selectExpr(*self.columns)
 
     def start(self) -> None:
         writer = self.rows().writeStream.format("kafka").options(**self.options)
         if self.clock is not None:
             writer = writer.clock(self.clock)  # type: ignore[attr-defined]
         self.query = (
-            writer.outputMode(self.mode).option("checkpointLocation", str(self._folder)).start()
+            writer.outputMode(self.mode).option("checkpointLocation", str(self.folder)).start()
         )
 
     def restart(self) -> None:

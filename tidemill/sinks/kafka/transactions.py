@@ -40,6 +40,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from tidemill.common.clock import SystemClock
 from tidemill.common.fault_points import fault_point
 from tidemill.errors import SinkError
+from tidemill.kafka.bounded_call import GivenUpError, within
 from tidemill.kafka.client_errors import made
 from tidemill.kafka.client_pool import ClientPool
 from tidemill.kafka.producers import CALL_S, MessageProducer
@@ -53,6 +54,8 @@ logger = logging.getLogger(__name__)
 MOST_KEPT = 8
 """How many producers of transactions a worker keeps: each has threads and connections."""
 ABORT_S = 5.0
+STUCK_S = 15.0
+"""How long the marker may take to be sent, before a new producer tries."""
 
 T = TypeVar("T")
 
@@ -141,14 +144,27 @@ class MarkedProducer(MessageProducer):
         for each in messages:
             self.send(each, topic)
         fault_point("kafka.sent")
-        mark = [KafkaPartition(self._place.topic, 0, next_batch)]
-        self._again(lambda: self.client.send_offsets_to_transaction(mark, self._group, CALL_S))
+        self._send_marker(next_batch)
         fault_point("kafka.marked")
         self._again(lambda: self.client.commit_transaction(CALL_S))  # 5
         fault_point("kafka.committed")
         self._is_open = False
         self.marker = next_batch
         self.waiting.answered()
+
+    def _send_marker(self, next_batch: int) -> None:
+        client, group = self.client, self._group
+        mark = [KafkaPartition(self._place.topic, 0, next_batch)]
+        try:
+            self._again(
+                lambda: within(
+                    STUCK_S, lambda: client.send_offsets_to_transaction(mark, group, CALL_S)
+                )
+            )
+        except GivenUpError:
+            # The call still uses the client. It can do no harm: the next producer fences this one.
+            self.client, self._is_open = None, False
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT)) from None
 
     def close(self) -> None:
         """Abort what is open, so that readers need not wait for its time to run out, and drop the rest."""
