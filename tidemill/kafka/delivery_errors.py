@@ -7,7 +7,7 @@ from confluent_kafka import KafkaError
 from tidemill.errors import SinkError, TidemillError
 from tidemill.kafka.client_errors import ConnectionErrors, is_final, refused
 
-_AWAY = (
+AWAY = (
     KafkaError._MSG_TIMED_OUT,
     KafkaError._TIMED_OUT,
     KafkaError._TRANSPORT,
@@ -37,7 +37,7 @@ def not_delivered(
             "it, and start the query again",
             "kafka",
         )
-    if error.code() in _AWAY:
+    if error.code() in AWAY:
         return errors.not_taken(topic, error)
     return SinkError(
         f"{owner} could not write a message of {size} bytes to topic {topic}: {error.str()}",

@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 from tests.kafka.broker import KafkaBroker
 from tests.sinks.kafka.reading import messages_of, values_of
 from tests.sinks.kafka.writing import Writing
+from tests.waiting import wait_for
 from tidemill.sinks.kafka import sink as kafka_sink
 from tidemill.testing import ManualClock
 
@@ -218,3 +219,29 @@ def test_a_renewed_marker_is_the_same_and_the_query_goes_on(
         assert [marker(broker, it, task) for task in (0, 1)] == [1, 1]
         it.add(2)
     assert sorted(numbers(broker, it)) == [1, 2]
+
+
+def test_a_batch_without_rows(broker: KafkaBroker, writing: Any) -> None:
+    it = writing(exactlyOnceTasks=3)
+    it.columns = ["IF(n < 10, string(n), string(n)) AS value"]
+    it.rows = lambda rows=it.rows: rows().where("value <> '5'")
+    with it:
+        it.add(5)
+        it.add(1)
+        assert [marker(broker, it, task) for task in range(3)] == [2, 2, 2]
+    assert numbers(broker, it) == [1]
+
+
+def test_a_query_that_is_stopped_in_a_batch_leaves_no_transaction_open(
+    broker: KafkaBroker, writing: Any, tmp_path: Path
+) -> None:
+    """Readers of committed rows would wait for its end."""
+    it = writing()
+    it.columns = ["repeat(string(n), 100000) AS value"]
+    name = it.options["topic"]
+    it.start()
+    it.input.add([(number,) for number in range(400)])
+    wait_for(lambda: broker.latest(name) > 0 or not it.query.isActive, "the first rows")
+    it.query.stop()
+    broker.send(name, ["another"])
+    wait_for(lambda: broker.committed(name) == broker.latest(name), "no open transaction")

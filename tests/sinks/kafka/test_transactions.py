@@ -12,6 +12,7 @@ from tests.sinks.kafka.reading import values_of
 from tests.sinks.kafka.writer import MARKERS, messages_of, rows_of, writer
 from tests.waiting import wait_for
 from tidemill.errors import SinkError
+from tidemill.kafka.client_pool import ClientPool
 from tidemill.sinks.kafka import transactions
 from tidemill.sinks.kafka.transactions import TransactionalWriter
 
@@ -59,6 +60,25 @@ def test_a_task_that_has_been_replaced_writes_nothing(broker: KafkaBroker, task:
             task("zombie").write(batch, messages_of(batch))
     assert task().write(3, messages_of(3))
     assert written(broker, task) == [row for batch in range(4) for row in rows_of(batch)]
+
+
+def test_a_worker_comes_back_after_others_have_written(
+    broker: KafkaBroker, task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it remembers is old: it neither refuses the next batch nor writes an old one."""
+    workers = [ClientPool(8) for _ in range(2)]
+    for batch, worker in enumerate([0, 1, 1, 0, 1, 0]):
+        monkeypatch.setattr(transactions, "_pool", workers[worker])
+        assert task().write(batch, messages_of(batch))
+        if batch in (1, 4):  # the other worker finds that it is written, and remembers that
+            monkeypatch.setattr(transactions, "_pool", workers[0])
+            assert not task().write(batch, messages_of(batch))
+    monkeypatch.setattr(transactions, "_pool", workers[1])
+    with pytest.raises(SinkError, match="batch 6 is next"):
+        task().write(3, messages_of(3))
+    for each in workers:
+        each.close()
+    assert written(broker, task) == [row for batch in range(6) for row in rows_of(batch)]
 
 
 @pytest.mark.parametrize("step", STEPS)

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tidemill.checkpoint.source_log import SourceLog
 from tidemill.checkpoint.storage import Storage
@@ -35,6 +35,8 @@ from tidemill.sinks.kafka.transactions import MarkedProducer, TransactionalWrite
 logger = logging.getLogger(__name__)
 
 TASKS = "tasks"
+BESIDES_S = 10.0
+"""How long the driver waits for brokers when no batch depends on it."""
 
 
 @dataclass(frozen=True)
@@ -158,13 +160,20 @@ class Markers:
 
     def renew(self) -> None:
         """Commit every marker once more, as it is: an old one expires."""
+
+        def renew(producer: MarkedProducer) -> None:
+            if producer.marker is not None:
+                producer.commit((), None, producer.marker)
+
+        self._for_each(renew)
+
+    def abort(self) -> None:
+        """Abort what tasks have left open: readers would wait for it until its time has run out."""
+        self._for_each(lambda producer: None)
+
+    def _for_each(self, use: Callable[[MarkedProducer], None]) -> None:
         for task in range(self.tasks):
-
-            def renew(producer: MarkedProducer) -> None:
-                if producer.marker is not None:
-                    producer.commit((), None, producer.marker)
-
-            self._writer_of(task).on_driver(renew)
+            replace(self._writer_of(task), patience_s=BESIDES_S).on_driver(use)
 
 
 def _unknown(writer: TransactionalWriter, marker: int | None, progress: Progress) -> SinkError:

@@ -121,6 +121,8 @@ class ExactlyOnceKafkaSink(Sink):
         # The last batch that all tasks have written, and the one that an earlier run has left.
         self._written = -1
         self._interrupted = -1
+        # True from the start of a batch's tasks until they have ended well.
+        self._may_be_open = False
         # When the query was first seen without work since the last batch, or the last renewal.
         self._idle_since_ms: int | None = None
 
@@ -178,6 +180,7 @@ class ExactlyOnceKafkaSink(Sink):
         if markers.tasks != self._options.tasks and batch_id != self._interrupted:
             markers.resize(self._options.tasks, batch_id)
         tasks = markers.tasks
+        self._may_be_open = True
         rows = output.dataframe(consumed_once=True)
         is_one = tasks == 1 and partitions_of(rows) == 1
         messages = messages_of(rows, self._options.topic, None if is_one else tasks)
@@ -188,7 +191,19 @@ class ExactlyOnceKafkaSink(Sink):
             raise IllegalStateError(
                 f"batch {batch_id} was to be written by {tasks} tasks, and Spark has run {len(written)}"
             )
+        self._may_be_open = False
         return sum(int(row.rows) for row in written)
+
+    def stop(self) -> None:
+        """Leave no transaction open: that of a task which was killed because the query was stopped."""
+        if self._may_be_open and self._markers is not None:
+            self._may_be_open = False
+            try:
+                self._markers.abort()
+            except TidemillError as error:
+                logger.info(
+                    "a transaction of %s may be open until it expires: %s", self._owner, error
+                )
 
     def commit(self, batch_id: int) -> None:
         self._written = max(self._written, batch_id)

@@ -14,7 +14,8 @@ What happens to the rows of batch N in task p, and what is durable after each st
    identity, and aborts what they have left open: they can commit nothing any more.
 3. Only then it reads the marker: nobody else can change it now. IF it is N + 1, the batch is written, and
    the task is done. IF it is neither that nor N, the task has been replaced, or the marker is not the one
-   that belongs to the checkpoint: an error, and nothing is written.
+   that belongs to the checkpoint: an error, and nothing is written. A marker that is only remembered may be
+   older, because another worker has written since: then the task makes a producer after all.
 4. A transaction begins; the rows are sent, and the marker N + 1. No reader of committed rows sees them.
 5. ``commit_transaction``: rows and marker are durable and visible, together. Or neither.
 6. The producer is kept in the worker, with the marker N + 1.
@@ -39,10 +40,12 @@ from confluent_kafka import TopicPartition as KafkaPartition
 
 from tidemill.common.clock import SystemClock
 from tidemill.common.fault_points import fault_point
-from tidemill.errors import SinkError
+from tidemill.errors import SinkError, TidemillError
 from tidemill.kafka.bounded_call import GivenUpError, within
-from tidemill.kafka.client_errors import made
+from tidemill.kafka.client_errors import ConnectionErrors, made
+from tidemill.kafka.client_options import BOOTSTRAP_SERVERS
 from tidemill.kafka.client_pool import ClientPool
+from tidemill.kafka.delivery_errors import AWAY
 from tidemill.kafka.producers import CALL_S, MessageProducer
 from tidemill.kafka.waiting import PAUSE_MS
 
@@ -74,14 +77,18 @@ class MarkerPlace:
 class MarkedProducer(MessageProducer):
     """A producer of one identity that has fenced all others, and knows the marker: steps 2 and 3.
 
-    ``marker`` is None if there is none.
+    ``marker`` is None if there is none. With ``is_kept`` it is what an earlier batch has left, and another
+    worker may have written since: the next transaction of this one would fail.
     """
+
+    is_kept = False
 
     def __init__(
         self, settings: Mapping[str, str], owner: str, place: MarkerPlace, patience_s: float
     ) -> None:
         super().__init__({**settings, "transactional.id": place.identity}, owner, patience_s)
         self._place = place
+        self._stuck_s = min(STUCK_S, patience_s)
         self._is_open = False
         try:
             self._again(lambda: self.client.init_transactions(CALL_S))  # 2
@@ -158,7 +165,7 @@ class MarkedProducer(MessageProducer):
         try:
             self._again(
                 lambda: within(
-                    STUCK_S, lambda: client.send_offsets_to_transaction(mark, group, CALL_S)
+                    self._stuck_s, lambda: client.send_offsets_to_transaction(mark, group, CALL_S)
                 )
             )
         except GivenUpError:
@@ -202,8 +209,12 @@ class TransactionalWriter:
         """
 
         def attempt(producer: MarkedProducer) -> bool:
+            was_kept, producer.is_kept = producer.is_kept, True
             if producer.marker == batch_id + 1:
                 return False
+            if producer.marker != batch_id and was_kept:
+                # Another worker has written since: fence it, and read the marker.
+                raise KafkaException(KafkaError(KafkaError._FENCED))
             if producer.marker != batch_id:
                 raise does_not_fit(self.place, producer.marker, batch_id)
             producer.commit(messages, self.topic, batch_id + 1)
@@ -243,7 +254,11 @@ class TransactionalWriter:
     def _producer(self) -> MarkedProducer:
         return MarkedProducer(self.settings, self.owner, self.place, self.patience_s)
 
-    def _gives_up(self, error: KafkaError) -> SinkError:
+    def _gives_up(self, error: KafkaError) -> TidemillError:
+        if error.code() in AWAY:
+            errors = ConnectionErrors(self.settings[BOOTSTRAP_SERVERS])
+            errors.heard(error)
+            return errors.unavailable(self.patience_s)
         timeout = self.settings["transaction.timeout.ms"]
         return SinkError(
             f"{self.owner} could not commit a transaction as {self.place.identity} in "
