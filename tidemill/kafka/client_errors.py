@@ -29,6 +29,8 @@ _FINAL = {
     ),
     KafkaError.UNSUPPORTED_VERSION: "its version is too old",
 }
+NOTHING = "no answer"
+"""What is said of a connection of which nothing is known."""
 _VAGUE = (KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT, KafkaError._TRANSPORT)
 
 
@@ -58,7 +60,7 @@ class ConnectionErrors:
 
     def unavailable(self, waited_s: float) -> BrokerUnavailableError:
         """Return the error to raise when waiting has been in vain."""
-        reason = "no answer" if self._last is None else _reason(self._last)
+        reason = NOTHING if self._last is None else _reason(self._last)
         return BrokerUnavailableError(
             f"no Kafka broker answers at {self.servers} ({reason}), after {waited_s:.0f} s: check the "
             "address, and that a broker runs there and can be reached from this machine",
@@ -77,7 +79,7 @@ class ConnectionErrors:
 
     @property
     def reason(self) -> str:
-        return "no answer" if self._last is None else _reason(self._last)
+        return NOTHING if self._last is None else _reason(self._last)
 
 
 def refused(servers: str, error: KafkaError, what: str = "") -> BrokerRefusedError:

@@ -174,10 +174,10 @@ class MessageProducer:
             self.waiting.after(problem)
 
     def flush(self) -> None:
-        """Return when the brokers have all messages, or raise. Each message has its own deadline."""
+        """Return when the brokers have all messages, or raise: each message has a deadline of its own."""
         while self.client.flush(CALL_S):
             self.raise_failed()
-            self.waiting.after()
+            self.waiting.goes_on()
         self.raise_failed()
         self.waiting.answered()
 

@@ -150,6 +150,7 @@ class MarkedProducer(MessageProducer):
         self.client.begin_transaction()  # 4
         for each in messages:
             self.send(each, topic)
+        self.flush()
         fault_point("kafka.sent")
         self._send_marker(next_batch)
         fault_point("kafka.marked")
