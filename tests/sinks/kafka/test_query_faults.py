@@ -74,7 +74,6 @@ PLANS = all_plans()
 SHORT = [
     Planned("kafka.marked", 2),
     Planned("kafka.committed", 4),
-    Planned("batch.after-sink", 5),
     Planned("kafka.sent", 7, "process"),
 ]
 

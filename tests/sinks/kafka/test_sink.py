@@ -41,7 +41,7 @@ def test_messages_have_what_the_columns_say(
     it.columns[2] = "CASE WHEN n IN (3, 4) THEN NULL ELSE 2 END AS partition"
     with it:
         it.add(0, 1, 2, 3, 4)
-        batch = ("tidemill.batch", f"{it.query.id}/0".encode())
+        batch = ("tidemill-batch", f"{it.query.id}/0".encode())
         progress = it.query.lastProgress
     found = {(m.key(), m.value()): m for m in messages_of(broker, name, 3)}
     assert set(found) == {

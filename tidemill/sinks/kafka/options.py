@@ -16,7 +16,7 @@ from tidemill.kafka.client_options import (
 
 OWNER = "the kafka sink"
 
-HEADER = "tidemill.batch"
+HEADER = "tidemill-batch"
 """The header with the id of the query and the batch, unless the option ``batchHeader`` names another."""
 MARKERS = "tidemill-markers"
 PREFIX = "tidemill"

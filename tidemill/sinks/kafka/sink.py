@@ -43,7 +43,7 @@ class KafkaSink(Sink):
     """Sends the rows of each batch to Kafka, at least once.
 
     Tasks send while they compute. Each message gets a header, after those of the user's, with the id of the
-    query and of the batch, such as ``tidemill.batch: 3b9bf0d5-2a3a-4a7e-9f0e-0b6b2f4f8a11/12``: a batch
+    query and of the batch, such as ``tidemill-batch: 3b9bf0d5-2a3a-4a7e-9f0e-0b6b2f4f8a11/12``: a batch
     that runs again comes with the same.
     """
 
