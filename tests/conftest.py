@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 import tidemill
 from tests.class_archive import use_archive
+from tests.kafka.broker import KafkaBroker
 from tests.manual_stream import Stream
 from tidemill.failures.failure_log import FAILURES
 from tidemill.spark.session.patches import hooks_of
@@ -92,17 +93,15 @@ def spark() -> Iterator[SparkSession]:
 
 
 @pytest.fixture(scope="session")
-def sc(spark: SparkSession) -> SparkContext:
-    return spark.sparkContext
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
+    """A broker for all tests of this process. A test that kills it starts it again."""
+    with KafkaBroker(tmp_path_factory.mktemp("kafka")) as running:
+        yield running
 
 
 @pytest.fixture(scope="session")
-def kafka_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
-    """A broker for all tests of this process. A test that kills it starts it again."""
-    from tests.kafka.broker import KafkaBroker
-
-    with KafkaBroker(tmp_path_factory.mktemp("kafka")) as running:
-        yield running
+def sc(spark: SparkSession) -> SparkContext:
+    return spark.sparkContext
 
 
 @pytest.fixture

@@ -161,6 +161,7 @@ def kafka(page: Visit) -> Generator[None, None, None]:
     with KafkaBroker(page.folder / "broker") as broker:
         page.replacements = {"localhost:9092": broker.address}
         broker.create("orders")
+        broker.create("loud-orders")
         broker.send("orders", ["kite", "atlas", "kite"])
         yield
         page.expect("|  atlas|    1|", "|   kite|    2|")
@@ -184,6 +185,8 @@ def kafka_dstreams(page: Visit) -> Generator[None, None, None]:
         assert page.names["again"].count() == 3
         page.expect("('atlas', 1)")
         yield
+        page.expect("3 orders so far")
+        assert broker.latest("loud-orders") == 5  # with the mark of a transaction
 
 
 def moving_structured(page: Visit) -> Generator[None, None, None]:

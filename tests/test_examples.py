@@ -15,6 +15,7 @@ import pytest
 
 from tests.examples_in_turn import parts
 from tests.kafka.broker import KafkaBroker
+from tests.sinks.kafka.reading import values_of
 from tests.waiting import DEADLINE_S, wait_for
 
 ROOT = Path(__file__).parents[1]
@@ -183,6 +184,39 @@ def test_the_files_example_writes_every_row_once_through_a_kill(tmp_path: Path) 
     ]
 
 
+def test_the_kafka_example_writes_every_update_once_through_a_kill(
+    tmp_path: Path, broker: KafkaBroker
+) -> None:
+    orders, counts = broker.create("example-orders"), broker.create("example-counts")
+    seen: list[str] = []
+
+    def run_until(*updates: str) -> None:
+        arguments = broker.address, orders, counts, str(tmp_path / "checkpoint")
+        process = subprocess.Popen(
+            [sys.executable, "examples/structured_kafka.py", *arguments],
+            cwd=ROOT,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        seen.extend(updates)
+
+        def is_there() -> bool:
+            return process.poll() is not None or len(values_of(broker, counts)) >= len(seen)
+
+        try:
+            wait_for(is_there, str(updates), 300)
+        finally:
+            process.kill()
+            _, errors = process.communicate()
+        assert errors == ""
+        assert sorted(values_of(broker, counts)) == sorted(seen)
+
+    broker.send(orders, ["kite", "atlas", "kite"])
+    run_until('{"product":"atlas","count":1}', '{"product":"kite","count":2}')
+    broker.send(orders, ["kite"])
+    run_until('{"product":"kite","count":3}')
+
+
 def test_the_streaming_checkpoint_example_survives_a_kill(tmp_path: Path) -> None:
     incoming = tmp_path / "incoming"
     incoming.mkdir()
@@ -207,11 +241,11 @@ def test_the_streaming_checkpoint_example_survives_a_kill(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("name", ["kafka_direct_word_count", "kafka_receiver_word_count"])
-def test_words_of_a_topic(name: str, kafka_broker: KafkaBroker, tmp_path: Path) -> None:
-    topic = kafka_broker.create(name)
-    kafka_broker.send(topic, ["to be or not", "to be"])
+def test_words_of_a_topic(name: str, broker: KafkaBroker, tmp_path: Path) -> None:
+    topic = broker.create(name)
+    broker.send(topic, ["to be or not", "to be"])
     group = ["words"] if "receiver" in name else []
-    arguments = [kafka_broker.address, *group, topic, str(tmp_path / "checkpoint")]
+    arguments = [broker.address, *group, topic, str(tmp_path / "checkpoint")]
     process = subprocess.Popen(
         [sys.executable, "-u", f"examples/{name}.py", *arguments],
         cwd=ROOT,

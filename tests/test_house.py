@@ -98,7 +98,7 @@ MAY_USE = {
     "batches": {"common", "checkpoint", "state", "progress", "spark", "tasks"},
     "kafka": {"common"},
     "sources": {"common", "checkpoint", "batches", "kafka", "spark", "tasks"},
-    "sinks": {"common", "checkpoint", "batches", "spark", "tasks"},
+    "sinks": {"common", "checkpoint", "batches", "kafka", "spark", "tasks"},
     "receivers": BELOW | {"sources", "kafka"},
     "streaming": BELOW | {"sources", "receivers", "kafka"},
     "sql": BELOW | {"sources", "receivers", "sinks"},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
@@ -14,6 +15,8 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from tests.kafka.broker import KafkaBroker
+from tests.sinks.kafka.as_json import JsonSink, rows_from_json
 from tests.sinks.output import FakeQuery, sorted_rows
 from tests.sinks.python_writers import Folder, rows_in
 from tidemill.batches.sink import Sink
@@ -21,6 +24,7 @@ from tidemill.sinks.console import ConsoleSink
 from tidemill.sinks.files.file_sink import FileSink
 from tidemill.sinks.foreach import ForeachSink
 from tidemill.sinks.foreach_batch import ForeachBatchSink
+from tidemill.sinks.kafka.sink import kafka_sink
 from tidemill.sinks.memory import MemorySink
 from tidemill.sinks.noop import NoopSink
 from tidemill.sinks.python_data_source import PythonDataSourceSink
@@ -58,11 +62,11 @@ class Subject:
     survives: bool = True
 
 
-EXACTLY_ONCE = ["noop", "memory", "parquet", "orc", "table"]
-AT_LEAST_ONCE = ["console", "foreach", "foreachBatch", "python"]
+EXACTLY_ONCE = ["noop", "memory", "parquet", "orc", "table", "kafka once"]
+AT_LEAST_ONCE = ["console", "foreach", "foreachBatch", "python", "kafka"]
 ALL = EXACTLY_ONCE + AT_LEAST_ONCE
 # What was written before the commit is in nobody's sight.
-HIDING = [name for name in ALL if name not in ("foreach", "foreachBatch")]
+HIDING = [name for name in ALL if name not in ("foreach", "foreachBatch", "kafka", "kafka once")]
 # Written rows outlive the driver.
 SURVIVING = [name for name in HIDING if name != "memory"]
 
@@ -70,7 +74,7 @@ SURVIVING = [name for name in HIDING if name != "memory"]
 @pytest.fixture(params=ALL)
 def subject(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path) -> Any:
     schema = StructType.fromDDL(SCHEMA)
-    name = f"contract_{request.param}"
+    name = f"contract_{request.param.replace(' ', '_')}"
     query = FakeQuery(spark, tmp_path / "checkpoint", schema, name=name)
     out = str(tmp_path / "out")
     makers: dict[str, Callable[[], Sink]] = {
@@ -94,6 +98,14 @@ def subject(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path)
         "foreachBatch": lambda: spark.read.schema(schema).parquet(out).drop("batch"),
         "python": lambda: spark.createDataFrame(rows_in(Path(out)), schema),
     }
+    if request.param.startswith("kafka"):
+        broker: KafkaBroker = request.getfixturevalue("broker")
+        topic = broker.create(f"contract-{uuid.uuid4().hex[:8]}")
+        options = {"kafka.bootstrap.servers": broker.address, "topic": topic}
+        if request.param == "kafka once":
+            options |= {"exactlyOnce": "true", "transactionalIdPrefix": topic}
+        makers[request.param] = lambda: JsonSink(kafka_sink(options))
+        readers[request.param] = lambda: rows_from_json(spark, broker, topic, schema)
     subject = Subject(
         query,
         makers[request.param],

@@ -18,7 +18,13 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka import (
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    IsolationLevel,
+    KafkaException,
+    Producer,
+)
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec
 
@@ -54,6 +60,7 @@ class KafkaBroker:
         self.secure_address = f"127.0.0.1:{free_port()}"
         """A listener that asks for a user and a password: :data:`USER` and :data:`PASSWORD`."""
         self.log = folder / "broker.log"
+        self.data = folder / "data"
 
     def __enter__(self) -> KafkaBroker:
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -71,12 +78,13 @@ class KafkaBroker:
             "controller.listener.names": "CONTROLLER",
             "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,"
             "SASL:SASL_PLAINTEXT",
-            "log.dirs": str(self._folder / "data"),
+            "log.dirs": str(self.data),
             "offsets.topic.replication.factor": "1",
             "offsets.topic.num.partitions": "5",
             "transaction.state.log.replication.factor": "1",
             "transaction.state.log.num.partitions": "5",
             "transaction.state.log.min.isr": "1",
+            "transaction.abort.timed.out.transaction.cleanup.interval.ms": "200",
             "group.initial.rebalance.delay.ms": "0",
             "num.partitions": "1",
             "auto.create.topics.enable": "false",
@@ -135,7 +143,7 @@ class KafkaBroker:
 
     def admin(self) -> AdminClient:
         if self._admin is None:
-            self._admin = AdminClient({"bootstrap.servers": self.address, "logger": _quiet()})
+            self._admin = AdminClient({"bootstrap.servers": self.address, "logger": quiet()})
         return self._admin
 
     def create(self, topic: str, partitions: int = 1, **config: str) -> str:
@@ -174,7 +182,7 @@ class KafkaBroker:
     def offsets(self, topic: str, partition: int = 0) -> list[int]:
         """Return the offsets of the records that a partition has."""
         end, found = self.latest(topic, partition), []
-        settings = {"bootstrap.servers": self.address, "group.id": "tests", "logger": _quiet()}
+        settings = {"bootstrap.servers": self.address, "group.id": "tests", "logger": quiet()}
         consumer = Consumer({**settings, "enable.partition.eof": True})
         try:
             consumer.assign([KafkaPartition(topic, partition, 0)])
@@ -186,6 +194,26 @@ class KafkaBroker:
                 found.append(message.offset())
         finally:
             consumer.close()
+
+    def committed(self, topic: str, partition: int = 0) -> int:
+        """Return the offset up to which every transaction has come to its end."""
+        where = KafkaPartition(topic, partition)
+        asked = self.admin().list_offsets(
+            {where: OffsetSpec.latest()}, isolation_level=IsolationLevel.READ_COMMITTED
+        )
+        return int(asked[where].result().offset)
+
+    def group_offset(self, group: str, topic: str, partition: int = 0) -> int:
+        """Return the offset that a consumer group has committed."""
+        where = KafkaPartition(topic, partition)
+        asked = self.admin().list_consumer_group_offsets(
+            [ConsumerGroupTopicPartitions(group, [where])]
+        )
+        return int(asked[group].result(60).topic_partitions[0].offset)
+
+    def delete_group(self, group: str) -> None:
+        """Delete a consumer group and its offsets, as the broker does when they expire."""
+        done(self.admin().delete_consumer_groups([group]))
 
     def send(
         self,
@@ -204,7 +232,7 @@ class KafkaBroker:
             {
                 "bootstrap.servers": self.address,
                 "batch.num.messages": at_once,
-                "logger": _quiet(),
+                "logger": quiet(),
             }
         )
         if partition is not None:
@@ -220,7 +248,7 @@ def done(futures: Mapping[Any, Future[Any]]) -> None:
         future.result(60)
 
 
-def _quiet() -> Any:
+def quiet() -> Any:
     import logging
 
     logger = logging.getLogger("tests.kafka")

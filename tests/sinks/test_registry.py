@@ -61,7 +61,7 @@ def test_what_nobody_knows_is_refused(arguments: dict[str, Any], message: str) -
 
 def test_what_is_written_otherwise_is_said() -> None:
     with pytest.raises(UnsupportedError, match="foreachBatch"):
-        sink_for("kafka")
+        sink_for("delta")
 
 
 def test_spark_says_which_formats_and_options_it_has(spark: SparkSession) -> None:

@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SinkRuntime:
-    """What a sink is given when its query starts. ``checkpoint`` is the query's directory."""
+    """What a sink is given when its query starts. ``checkpoint`` is the query's directory.
+
+    ``sink_number`` tells the sinks of one query apart, from one start to the next.
+    """
 
     session: SparkSession
     query_id: str
@@ -30,6 +33,7 @@ class SinkRuntime:
     output_mode: str
     schema_json: str
     checkpoint: Storage
+    sink_number: int = 0
 
 
 class BatchOutput(Protocol):
@@ -67,8 +71,8 @@ class Sink(ABC):
 
     :meth:`start` is called once. For each batch then: :meth:`has_batch`; :meth:`stage`, unless the sink has
     the batch; :meth:`commit`, when all sinks have staged and the query still owns its checkpoint. A batch
-    that fails in between is not committed, and its id comes again with the next :meth:`stage`. :meth:`stop`
-    comes last, and nothing follows it but :meth:`table`.
+    that fails in between is not committed, and its id comes again with the next :meth:`stage`. :meth:`idle`
+    may come between two batches. :meth:`stop` comes last, and nothing follows it but :meth:`table`.
     """
 
     modes: Sequence[str] = ALL_MODES
@@ -99,7 +103,8 @@ class Sink(ABC):
         """Compute the rows of a batch and put them where nobody sees them; forget an earlier try.
 
         Returns how many rows there were, or None if nobody has counted. A sink that cannot hide rows has its
-        effects here, and says so with :attr:`exactly_once`.
+        effects here. It remembers the batch together with them, so that staging it again has no other effect,
+        or says with :attr:`exactly_once` that it does not.
         """
 
     @abstractmethod
@@ -108,6 +113,9 @@ class Sink(ABC):
 
         Committing a batch that :meth:`has_batch` has changes nothing.
         """
+
+    def idle(self, time_ms: int) -> None:
+        """Called between two batches, each time the query has looked for work and found none."""
 
     def table(self) -> DataFrame | None:
         """Return all committed rows, also after :meth:`stop`; None if they cannot be read back.

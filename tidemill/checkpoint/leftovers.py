@@ -19,7 +19,7 @@ from tidemill.errors import CheckpointError
 
 RDDS = "rdds"
 MODELS = "models"
-WRITTEN_FOLDERS = ("offsets", "commits", "sources", "state", "received", MODELS)
+WRITTEN_FOLDERS = ("offsets", "commits", "sources", "sinks", "state", "received", MODELS)
 """The folders in which Tidemill and its tasks write files."""
 _UUID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _HARMLESS = re.compile(rf"lost\+found|{_UUID.pattern}")
@@ -27,6 +27,7 @@ _HARMLESS = re.compile(rf"lost\+found|{_UUID.pattern}")
 
 _OWN = {OWNER, "metadata", "plan", PROGRAM, RDDS, *WRITTEN_FOLDERS}
 _SOURCE_FILE = re.compile(r"initial|before|forgotten|unlisted|record-size|[0-9]+(\.compact)?")
+_SINK_FILE = re.compile("tasks")
 _STATE_FILE = re.compile(r"-?[0-9]+\.[0-9a-f]+\.(changes|snapshot)")
 _NUMBER = re.compile("[0-9]+")
 
@@ -62,6 +63,8 @@ def _files(storage: Storage) -> Iterator[tuple[str, bool]]:
     """Yield the paths in the folders that a first start writes to, and whether Tidemill wrote them."""
     for source in _paths(storage, "sources"):
         yield from _matching(storage, source, _SOURCE_FILE)
+    for sink in _paths(storage, "sinks"):
+        yield from _matching(storage, sink, _SINK_FILE)
     for operator in _paths(storage, "state"):
         for path in _paths(storage, operator):
             name = path.rpartition("/")[2]

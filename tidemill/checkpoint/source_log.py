@@ -26,11 +26,11 @@ INITIAL = "initial"
 
 
 class SourceLog:
-    """The folder of one source."""
+    """The folder of one source; or, below ``sinks``, of one sink."""
 
-    def __init__(self, storage: Storage, source_name: str) -> None:
+    def __init__(self, storage: Storage, source_name: str, folder: str = "sources") -> None:
         # A source with a file format of its own (Spark's) reads and writes its files here directly.
-        self.storage = storage.under(f"sources/{folder_name(source_name)}")
+        self.storage = storage.under(f"{folder}/{folder_name(source_name)}")
 
     def put(self, name: str, values: Iterable[Any]) -> None:
         """Write an entry durably, replacing the entry of the same name."""
@@ -68,7 +68,7 @@ class SourceLog:
             raise DamagedCheckpointError(
                 self.storage.full_name(name),
                 f"cannot be read ({error})",
-                "Restore it from a backup: without it, the stream cannot know which data it has read.",
+                "Restore it from a backup: without it, the stream cannot know what it has read or written.",
                 self.storage.uri,
             ) from None
 

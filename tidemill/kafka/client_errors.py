@@ -20,12 +20,17 @@ _FINAL = {
     KafkaError._AUTHENTICATION: "it refused the user or the password",
     KafkaError.SASL_AUTHENTICATION_FAILED: "it refused the user or the password",
     KafkaError._SSL: "no secure connection could be made",
-    KafkaError.TOPIC_AUTHORIZATION_FAILED: "this user may not read the topic",
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: "this user may not use the topic",
     KafkaError.GROUP_AUTHORIZATION_FAILED: "this user may not use the consumer group",
     KafkaError.CLUSTER_AUTHORIZATION_FAILED: "this user may not use the cluster",
     KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "this user may not use the transactional id",
+    KafkaError.INVALID_TRANSACTION_TIMEOUT: (
+        "it does not allow so large a transaction.timeout.ms (see its transaction.max.timeout.ms)"
+    ),
     KafkaError.UNSUPPORTED_VERSION: "its version is too old",
 }
+NOTHING = "no answer"
+"""What is said of a connection of which nothing is known."""
 _VAGUE = (KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT, KafkaError._TRANSPORT)
 
 
@@ -60,21 +65,34 @@ class ConnectionErrors:
 
     def unavailable(self, waited_s: float) -> BrokerUnavailableError:
         """Return the error to raise when waiting has been in vain."""
-        reason = "no answer" if self._last is None else _reason(self._last)
+        reason = NOTHING if self._last is None else _reason(self._last)
         return BrokerUnavailableError(
             f"no Kafka broker answers at {self.servers} ({reason}), after {waited_s:.0f} s: check the "
             "address, and that a broker runs there and can be reached from this machine",
             self.servers,
         )
 
+    def not_taken(self, topic: str, error: KafkaError) -> BrokerUnavailableError:
+        """Return the error to raise for a message that no broker has taken in its time."""
+        self.heard(error)
+        return BrokerUnavailableError(
+            f"no broker of {self.servers} has taken a message for topic {topic} in time ({self.reason}): "
+            "check that brokers run there and can be reached. No row is lost: the batch runs again when "
+            "the query is started",
+            self.servers,
+        )
+
     @property
     def reason(self) -> str:
-        return "no answer" if self._last is None else _reason(self._last)
+        return NOTHING if self._last is None else _reason(self._last)
 
 
-def refused(servers: str, error: KafkaError) -> BrokerRefusedError:
+def refused(servers: str, error: KafkaError, what: str = "") -> BrokerRefusedError:
+    """Return the error to raise; ``what`` is what could not be used, where that is known."""
+    used = f" for {what}" if what else ""
     return BrokerRefusedError(
-        f"the Kafka cluster at {servers} cannot be used: {_FINAL[error.code()]} ({_reason(error)})",
+        f"the Kafka cluster at {servers} cannot be used{used}: {_FINAL[error.code()]} "
+        f"({_reason(error)})",
         servers,
     )
 

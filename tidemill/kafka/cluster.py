@@ -17,10 +17,10 @@ from confluent_kafka import (
     TopicCollection,
 )
 from confluent_kafka import TopicPartition as KafkaPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from tidemill.common.clock import SystemClock
-from tidemill.errors import SourceError
+from tidemill.errors import BrokerRefusedError, SourceError
 from tidemill.kafka.client_errors import ConnectionErrors, is_final, made, refused
 from tidemill.kafka.client_options import BOOTSTRAP_SERVERS
 from tidemill.kafka.partitions import Positions, TopicPartition
@@ -157,6 +157,18 @@ class KafkaCluster:
 
         return self._ask("offsets", ask)
 
+    def create(self, topic: str) -> None:
+        """Make a topic of one partition, with the cluster's own defaults. One that is there stays."""
+        topics = [NewTopic(topic, 1, -1)]
+        try:
+            self._ask("a new topic", lambda _: _made(self._admin.create_topics(topics)))
+        except BrokerRefusedError as error:
+            raise BrokerRefusedError(
+                f"{self._owner} needs the topic {topic}, which is not there and which it may not create: let "
+                f"somebody create it, with one partition. {error}",
+                self.servers,
+            ) from None
+
     def _ask(self, what: str, ask: Callable[[float], T]) -> T:
         try:
             return self._ask_until_answered(what, ask)
@@ -228,6 +240,15 @@ class KafkaCluster:
 def admin_settings(settings: Mapping[str, str]) -> dict[str, str]:
     """Return the settings that an AdminClient takes, of those of a consumer or producer."""
     return {name: value for name, value in settings.items() if _CLIENT.match(name)}
+
+
+def _made(asked: Mapping[Any, Future[Any]]) -> None:
+    for answer in asked.values():
+        try:
+            answer.result(TRY_S * 10)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise
 
 
 def _answers(asked: Mapping[Any, Future[Any]]) -> dict[Any, Any]:

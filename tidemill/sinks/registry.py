@@ -10,7 +10,7 @@ from tidemill.batches.sink import Sink
 from tidemill.common.config import boolean
 from tidemill.common.options import Options
 from tidemill.common.suggestions import did_you_mean
-from tidemill.errors import OptionError, SinkError, UnsupportedError
+from tidemill.errors import OptionError, SetupError, SinkError, UnsupportedError
 from tidemill.sinks.console import ConsoleSink
 from tidemill.sinks.files.file_sink import FileSink
 from tidemill.sinks.files.file_sink_options import OF_THE_QUERY
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-FORMATS = ("console", "memory", "noop", *FILE_FORMATS)
+FORMATS = ("console", "kafka", "memory", "noop", *FILE_FORMATS)
 # Formats that Spark has, in packages or for its tests: suggesting a near name would mislead.
-ELSEWHERE = ("kafka", "delta", "iceberg", "hudi", "jdbc", "socket", "rate")
+ELSEWHERE = ("delta", "iceberg", "hudi", "jdbc", "socket", "rate")
 
 
 def sink_for(
@@ -72,6 +72,9 @@ def sink_for(
     if name == "noop":
         _require(name, writer_options, (), query_options, partition_by)
         return NoopSink()
+    if name == "kafka":
+        _require_not_partitioned(name, partition_by)
+        return _kafka_sink(writer_options, {*OF_THE_QUERY, *query_options})
     data_source = _data_source(session, name)
     if data_source is not None:
         for_writer = writer_options.without(query_options)
@@ -91,6 +94,19 @@ def sink_for(
         )
     for_files = writer_options.without(query_options)
     return FileSink(format or "parquet", target, partition_by, for_files)
+
+
+def _kafka_sink(options: Options, query_options: Collection[str]) -> Sink:
+    try:
+        from tidemill.sinks.kafka.sink import kafka_sink
+    except ModuleNotFoundError as error:
+        if error.name != "confluent_kafka":
+            raise
+        raise SetupError(
+            "the sink kafka needs the package confluent_kafka: pip install 'tidemill[kafka]' on the driver "
+            "and on all executors"
+        ) from None
+    return kafka_sink(options, query_options)
 
 
 def _data_source(session: SparkSession | None, name: str) -> type[DataSource] | None:
@@ -123,10 +139,15 @@ def _require(
     query_options: Collection[str],
     partition_by: Sequence[str],
 ) -> None:
-    if partition_by and what not in ("console", "noop"):  # which Spark lets pass, without an effect
-        raise SinkError(f"the {what} sink cannot be partitioned: leave out partitionBy", what)
+    if what not in ("console", "noop"):  # which Spark lets pass, without an effect
+        _require_not_partitioned(what, partition_by)
     names = [*known, *OF_THE_QUERY, *query_options]
     Options(options, f"the {what} sink").refuse_unknown(names, settings_allowed=True)
+
+
+def _require_not_partitioned(what: str, partition_by: Sequence[str]) -> None:
+    if partition_by:
+        raise SinkError(f"the {what} sink cannot be partitioned: leave out partitionBy", what)
 
 
 def _rows(text: str) -> int:

@@ -17,6 +17,7 @@ from tidemill.errors import SetupError, UnsupportedError
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from tidemill.sql.batch_kafka import BatchReader, BatchWriter
     from tidemill.sql.query_manager import StreamingQueryManager
     from tidemill.sql.reader import DataStreamReader
     from tidemill.sql.writer import DataStreamWriter
@@ -26,8 +27,9 @@ def attach(spark: SparkSession) -> SparkSession:
     """Let Tidemill run the streaming queries of this session. Returns the session.
 
     From now on ``spark.readStream``, ``df.writeStream`` and ``spark.streams`` are Tidemill's, and
-    ``df.show()``, ``count()`` and ``collect()`` on a stream show the rows it has now. Everything else stays
-    Spark's, and so do other sessions (``spark.newSession()``). Attaching a session again changes nothing.
+    ``df.show()``, ``count()`` and ``collect()`` on a stream show the rows it has now; ``spark.read`` and
+    ``df.write`` know ``format("kafka")``. Everything else stays Spark's, and so do other sessions
+    (``spark.newSession()``). Attaching a session again changes nothing.
     """
     _require_classic(spark)
     from tidemill.spark.session.patches import SessionHooks, attach_hooks, hooks_of
@@ -48,6 +50,8 @@ def attach(spark: SparkSession) -> SparkSession:
                 streams=lambda _: manager,
                 write_stream=_writer,
                 for_action=dataframe_for_action,
+                read=_batch_reader,
+                write=_batch_writer,
                 before_stop=manager.stop_all,
             ),
         )
@@ -128,6 +132,18 @@ def _reader(spark: SparkSession) -> DataStreamReader:
     from tidemill.sql.reader import DataStreamReader
 
     return DataStreamReader(spark)
+
+
+def _batch_reader(spark: SparkSession) -> BatchReader:
+    from tidemill.sql.batch_kafka import BatchReader
+
+    return BatchReader(spark)
+
+
+def _batch_writer(df: DataFrame) -> BatchWriter:
+    from tidemill.sql.batch_kafka import BatchWriter
+
+    return BatchWriter(df)
 
 
 def _writer(df: DataFrame) -> DataStreamWriter:

@@ -81,6 +81,22 @@ def open_stream(spark: SparkSession, request: ReadRequest) -> DataFrame:
     raise _unknown_format(spark, format_name)
 
 
+def open_batch(
+    spark: SparkSession, format_name: str, make: Callable[[Options], TableSource], options: Options
+) -> DataFrame:
+    """Return a batch DataFrame over everything that a source has now.
+
+    It stays the same, whatever comes later: the ends of its input are looked up once.
+    """
+    from tidemill.sql.verify.snapshot import snapshot_until_now
+
+    request = ReadRequest(format_name, None, options)
+    schema = make(options).schema()
+    return snapshot_until_now(
+        _defined_stream(spark, format_name, request, schema, lambda: make(options))
+    )
+
+
 def open_table(spark: SparkSession, table_name: str, request: ReadRequest) -> DataFrame:
     """Return the streaming DataFrame of ``readStream.table(name)``, a table of the catalog."""
     limits = _limits(request.options, f"the table {table_name}")

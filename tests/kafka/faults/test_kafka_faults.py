@@ -55,16 +55,16 @@ everything = pytest.mark.skipif(
 )
 
 
-def test_a_direct_stream_that_is_killed(kafka_broker: KafkaBroker, tmp_path: Path) -> None:
-    program = KafkaProgram(tmp_path / "run", "direct", kafka_broker, 180)
+def test_a_direct_stream_that_is_killed(broker: KafkaBroker, tmp_path: Path) -> None:
+    program = KafkaProgram(tmp_path / "run", "direct", broker, 180)
     outcome = program.run_and_check(DIRECT, kill_broker_at=100)
     assert outcome.kills == 2
     assert outcome.failures  # in local mode a worker that is killed fails its batch
     assert outcome.states_seen
 
 
-def test_receivers_that_are_killed(kafka_broker: KafkaBroker, tmp_path: Path) -> None:
-    program = KafkaProgram(tmp_path / "run", "receivers", kafka_broker, 300)
+def test_receivers_that_are_killed(broker: KafkaBroker, tmp_path: Path) -> None:
+    program = KafkaProgram(tmp_path / "run", "receivers", broker, 300)
     outcome = program.run_and_check(RECEIVERS)
     assert outcome.kills == 1
     assert outcome.states_seen
@@ -73,7 +73,7 @@ def test_receivers_that_are_killed(kafka_broker: KafkaBroker, tmp_path: Path) ->
 @everything
 @pytest.mark.parametrize("point", DIRECT_STEPS)
 def test_a_direct_stream_killed_at_every_step(
-    kafka_broker: KafkaBroker, tmp_path: Path, point: str
+    broker: KafkaBroker, tmp_path: Path, point: str
 ) -> None:
     actions = ("kill", "process" if point.startswith(IN_WORKERS) else "driver")
     occurrences = (1,) if point.startswith("start.") else (1, 4)
@@ -81,19 +81,17 @@ def test_a_direct_stream_killed_at_every_step(
         Planned(point, occurrence, action)
         for occurrence, action in zip(occurrences, actions, strict=False)
     ]
-    program = KafkaProgram(tmp_path / "run", "direct", kafka_broker, 240)
+    program = KafkaProgram(tmp_path / "run", "direct", broker, 240)
     program.run_and_check(faults, kill_broker_at=150)
 
 
 @everything
 @pytest.mark.parametrize("point", RECEIVER_STEPS)
-def test_receivers_killed_at_every_step(
-    kafka_broker: KafkaBroker, tmp_path: Path, point: str
-) -> None:
+def test_receivers_killed_at_every_step(broker: KafkaBroker, tmp_path: Path, point: str) -> None:
     actions = ("kill", "process" if point.startswith(IN_WORKERS) else "driver")
     faults = [
         Planned(point, occurrence, action)
         for occurrence, action in zip((2, 6), actions, strict=True)
     ]
-    program = KafkaProgram(tmp_path / "run", "receivers", kafka_broker, 400)
+    program = KafkaProgram(tmp_path / "run", "receivers", broker, 400)
     program.run_and_check(faults, kill_broker_at=250)

@@ -12,12 +12,6 @@ from tests.sources.kafka.reading import Reading
 from tidemill.sources.kafka import source
 
 
-@pytest.fixture(scope="session")
-def broker(kafka_broker: KafkaBroker) -> KafkaBroker:
-    """A broker for all tests of this process. A test that kills it starts it again."""
-    return kafka_broker
-
-
 @pytest.fixture
 def topic(broker: KafkaBroker) -> Callable[..., str]:
     """Make a topic with a name of its own."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
+from tidemill.common.clock import SystemClock
 from tidemill.errors import OptionError, SourceError
 from tidemill.kafka.cluster import KafkaCluster
+from tidemill.kafka.consumers import GONE_S, PAUSE_MS
 from tidemill.kafka.partitions import (
     EARLIEST,
     LATEST,
@@ -23,6 +25,17 @@ class Subscribed:
 
     partitions: list[TopicPartition]
     missing: str = ""
+
+
+def all_subscribed(cluster: KafkaCluster, subscription: Subscription) -> Subscribed:
+    """Return everything that the options name. What nobody has after a moment is an error."""
+    clock = SystemClock()
+    until_ms = clock.now_ms() + int(GONE_S * 1000)
+    while (found := subscribed(cluster, subscription)).missing:
+        if clock.now_ms() >= until_ms:
+            raise SourceError(found.missing, "kafka")
+        clock.wait_till(clock.now_ms() + PAUSE_MS)
+    return found
 
 
 def subscribed(cluster: KafkaCluster, subscription: Subscription) -> Subscribed:

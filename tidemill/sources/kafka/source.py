@@ -35,7 +35,7 @@ from tidemill.kafka.skips import Skips, new_skips, take_skips
 from tidemill.kafka.watch import BrokerWatch
 from tidemill.sources.kafka.lag import LagMeter
 from tidemill.sources.kafka.options import OWNER, KafkaReadOptions
-from tidemill.sources.kafka.places import resolve, subscribed
+from tidemill.sources.kafka.places import all_subscribed, resolve, subscribed
 from tidemill.sources.kafka.shares import PartitionRange, share, split
 from tidemill.sources.kafka.topic_ids import TopicIds
 
@@ -217,17 +217,10 @@ class KafkaSource(SplitSource):
 
         With ``must_exist``, what the options name and nobody has is an error.
         """
-        clock = SystemClock()
-        until_ms = clock.now_ms() + int(GONE_S * 1000)
-        found = subscribed(self._kafka, self._options.subscription)
-        while must_exist and found.missing:
-            if clock.now_ms() >= until_ms:
-                raise SourceError(found.missing, "kafka")
-            clock.wait_till(clock.now_ms() + PAUSE_MS)
-            found = subscribed(self._kafka, self._options.subscription)
-        self._partitions = found.partitions
+        look = all_subscribed if must_exist else subscribed
+        self._partitions = look(self._kafka, self._options.subscription).partitions
         self._looked_ms = time_ms
-        self._gone.difference_update(found.partitions)
+        self._gone.difference_update(self._partitions)
         self._topic_ids.look({part.topic for part in self._partitions})
 
     def newest_offset(self) -> Offset:
@@ -291,7 +284,7 @@ class KafkaSource(SplitSource):
             self._skips = new_skips(context)
         return RangeReader(
             self._options.client,
-            OWNER,
+            self._owner,
             names,
             frozenset(names),
             self._options.fail_on_data_loss,

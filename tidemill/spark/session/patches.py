@@ -1,8 +1,9 @@
 """PySpark's classes, patched to ask whether a session is attached.
 
-``SparkSession.readStream`` and ``streams``, ``DataFrame.writeStream`` and the actions of a DataFrame
-are replaced once in the process. Each replacement does what PySpark does, unless the session is attached.
-Sessions are told apart by the id of the JVM's session: PySpark may have several Python objects for one.
+``SparkSession.readStream``, ``streams`` and ``read``, ``DataFrame.writeStream`` and ``write``, and the
+actions of a DataFrame are replaced once in the process. Each replacement does what PySpark does, unless the
+session is attached. Sessions are told apart by the id of the JVM's session: PySpark may have several Python
+objects for one.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ ACTIONS = (
 
 @dataclass(frozen=True)
 class SessionHooks:
-    """The functions of an attached session that take the place of Spark's own streaming.
+    """The functions of an attached session that take the place of Spark's own streaming, and that wrap
+    Spark's reader and writer of batches.
 
     An action of a streaming DataFrame calls ``for_action(df)``, which returns the DataFrame to run the action
     on, or None to leave it to Spark.
@@ -47,6 +49,8 @@ class SessionHooks:
     streams: Callable[[SparkSession], Any]
     write_stream: Callable[[DataFrame], Any]
     for_action: Callable[[DataFrame], DataFrame | None]
+    read: Callable[[SparkSession], Any]
+    write: Callable[[DataFrame], Any]
     before_stop: Callable[[], None] = lambda: None
     """Called by ``spark.stop()`` and ``sc.stop()``, of any session, while everything still runs."""
 
@@ -95,6 +99,8 @@ def _install() -> None:
     _replace_property(
         ClassicDataFrame, "writeStream", lambda df: (_hooks_of_stream(df), "write_stream")
     )
+    _replace_property(SparkSession, "read", lambda s: (hooks_of(s), "read"))
+    _replace_property(ClassicDataFrame, "write", lambda df: (_hooks_of_batch(df), "write"))
     for name in ACTIONS:
         _replace_action(name)
     _replace_stop()
@@ -103,6 +109,11 @@ def _install() -> None:
 def _hooks_of_stream(df: DataFrame) -> SessionHooks | None:
     hooks = hooks_of(df.sparkSession)
     return hooks if hooks is not None and df.isStreaming else None
+
+
+def _hooks_of_batch(df: DataFrame) -> SessionHooks | None:
+    hooks = hooks_of(df.sparkSession)
+    return None if hooks is None or df.isStreaming else hooks
 
 
 def _replace_property(

@@ -150,6 +150,8 @@ class MicroBatchExecution(StreamExecution):
             else:
                 planner, pipeline = self._resources.planner, self._resources.pipeline
                 self._progress.idle(planner.next_id, planner.ends, pipeline.watermark)
+                for sink in self._spec.sinks:
+                    sink.idle(self._clock.now_ms())
         except Exception:
             planned = self._resources.planner.next_id
             self.failed_batch = planned if self.running_batch is None else self.running_batch

@@ -241,15 +241,17 @@ class QueryResources:
 
     def _start_sinks(self) -> None:
         spec = self._spec
-        runtime = SinkRuntime(
-            spec.session,
-            self.query_id,
-            spec.name,
-            spec.mode,
-            spec.df.schema.json(),
-            self.durable.storage,
-        )
-        for sink in spec.sinks:
+        schema_json = spec.df.schema.json()
+        for number, sink in enumerate(spec.sinks):
+            runtime = SinkRuntime(
+                spec.session,
+                self.query_id,
+                spec.name,
+                spec.mode,
+                schema_json,
+                self.durable.storage,
+                number,
+            )
             sink.start(runtime)
             self._closers.append(sink.stop)
 

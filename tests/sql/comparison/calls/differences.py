@@ -38,6 +38,10 @@ DIFFERENT: dict[tuple[str, str], str] = {
         )
     },
     ("DataStreamWriter, start", "started(write.format('NOOP'))"): _CASE,
+    (
+        "DataStreamWriter, start",
+        "started(write.format('kafka'), checkpointLocation=checkpoint)",
+    ): "Spark has no sink for Kafka without a jar",
     ("DataStreamWriter, start", "started(write.format('console').option('numRows', 'x'))"): _TYPO,
     ("DataStreamWriter, start", "started(write.format('noop'), partitionBy=3)"): _EARLIER,
     (

@@ -1,0 +1,1 @@
+"""Writing to Kafka: at least once, or each batch once, in a transaction."""
