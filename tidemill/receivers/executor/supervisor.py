@@ -296,6 +296,10 @@ class ReceiverSupervisor:
         """
         return self._store_block(self.encode(records), keys)
 
+    def slice_size(self, records: int) -> int:
+        """Return how many of ``records`` the rate limit lets in at once, for receivers that can wait."""
+        return self._limiter.slice_size(records)
+
     def encode(self, records: list[Any]) -> EncodedBlock:
         """Return records as a block; raise ``SourceError`` if they cannot be written, or read back."""
         return require_readable(encode_records(records), self._read_back, records)
