@@ -24,6 +24,7 @@ from pyspark.sql import functions as sql
 
 from tests.kafka.broker import KafkaBroker
 from tests.pages import Visit, World
+from tests.receivers.connectors.kinesis.server import ENVIRONMENT, kinesis_server
 from tests.waiting import DEADLINE_S, wait_for
 from tidemill.state.reader import read_state
 
@@ -165,6 +166,19 @@ def kafka(page: Visit) -> Generator[None, None, None]:
         yield
 
 
+def kinesis(page: Visit) -> Generator[None, None, None]:
+    with kinesis_server() as server:
+        addresses = {"AWS_ENDPOINT_URL_DYNAMODB": server.url}
+        environment = page.spark.sparkContext.environment  # of the workers
+        with mock.patch.dict(environment, {**ENVIRONMENT, **addresses}):
+            page.replacements = {"https://kinesis.us-east-1.amazonaws.com": server.url}
+            server.create(2, "sentences")
+            server.put([b"ebb and flood", b"ebb"], stream="sentences")
+            yield
+            page.expect("('ebb', 2)", "('flood', 1)")
+            yield
+
+
 def moving_structured(page: Visit) -> Generator[None, None, None]:
     clicks(page)
     yield
@@ -190,6 +204,7 @@ def testing(page: Visit) -> Generator[None, None, None]:
 
 WORLDS: dict[str, World] = {
     "kafka.md": kafka,
+    "kinesis.md": kinesis,
     "README.md": readme,
     "backpressure.md": backpressure,
     "checkpoints.md": checkpoints,

@@ -72,6 +72,7 @@ class ReceiverSupervisor:
         self._tracker = tracker
         self._handler = handler
         self._limiter = limiter
+        self.slice_size = limiter.slice_size  # for receivers that choose how much they store at once
         self._clock = clock
         self._settings = settings
         self._read_back = read_back
@@ -295,10 +296,6 @@ class ReceiverSupervisor:
         Return those that were; then nothing is stored, and the others are to be stored again.
         """
         return self._store_block(self.encode(records), keys)
-
-    def slice_size(self, records: int) -> int:
-        """Return how many of ``records`` the rate limit lets in at once, for receivers that can wait."""
-        return self._limiter.slice_size(records)
 
     def encode(self, records: list[Any]) -> EncodedBlock:
         """Return records as a block; raise ``SourceError`` if they cannot be written, or read back."""

@@ -67,7 +67,9 @@ class KinesisServer:
     def create(self, shards: int, stream: str = STREAM) -> None:
         self.client("kinesis").create_stream(StreamName=stream, ShardCount=shards)
 
-    def put(self, payloads: list[bytes], keys: list[str] | None = None) -> list[tuple[str, bytes]]:
+    def put(
+        self, payloads: list[bytes], keys: list[str] | None = None, stream: str = STREAM
+    ) -> list[tuple[str, bytes]]:
         """Put records, and return each with the shard that it went to."""
         kinesis = self.client("kinesis")
         found: list[tuple[str, bytes]] = []
@@ -75,7 +77,7 @@ class KinesisServer:
             part = payloads[start : start + 500]
             named = keys[start : start + 500] if keys else [data.decode() for data in part]
             answer = kinesis.put_records(
-                StreamName=STREAM,
+                StreamName=stream,
                 Records=[{"Data": d, "PartitionKey": k} for d, k in zip(part, named, strict=True)],
             )
             found += [(r["ShardId"], d) for r, d in zip(answer["Records"], part, strict=True)]
@@ -205,6 +207,7 @@ def kinesis_server() -> Iterator[KinesisServer]:
     patch.setattr(models.Stream, "split_shard", without_records(split))
     patch.setattr(models.Stream, "merge_shards", without_records(merge))
     patch.setattr(models.KinesisBackend, "get_records", records_of)
+    reset()
     server.start()
     try:
         yield server
