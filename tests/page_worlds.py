@@ -172,7 +172,7 @@ def kinesis(page: Visit) -> Generator[None, None, None]:
         environment = page.spark.sparkContext.environment  # of the workers
         with mock.patch.dict(environment, {**ENVIRONMENT, **addresses}):
             page.replacements = {"https://kinesis.us-east-1.amazonaws.com": server.url}
-            server.create(2, "sentences")
+            server.create(1, "sentences")
             server.put([b"ebb and flood", b"ebb"], stream="sentences")
             yield
             page.expect("('ebb', 2)", "('flood', 1)")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -60,8 +60,8 @@ def schema(with_headers: bool) -> StructType:
 class RangeReader:
     """Reads splits in tasks. A split is ``{"topic", "partition", "from", "to"}``.
 
-    ``columns`` are those that the query uses: the others are null, because making them takes as long as
-    fetching the messages.
+    ``columns`` are those that are made; the others of ``names`` are null. Making a column takes as long as
+    fetching the messages, so a query that uses few of them asks for those only (:meth:`for_columns`).
     """
 
     settings: Mapping[str, str]
@@ -70,6 +70,10 @@ class RangeReader:
     columns: frozenset[str]
     fail_on_data_loss: bool
     patience_s: float
+
+    def for_columns(self, names: Sequence[str]) -> RangeReader:
+        """Return a reader that gives only these columns, and makes no others."""
+        return replace(self, names=tuple(names), columns=frozenset(names))
 
     def __call__(self, split: Mapping[str, Any]) -> Iterator[pa.RecordBatch]:
         where = TopicPartition(split["topic"], split["partition"])
