@@ -24,6 +24,7 @@ from pyspark.sql import functions as sql
 
 from tests.kafka.broker import KafkaBroker
 from tests.pages import Visit, World
+from tests.receivers.connectors.kinesis.server import ENVIRONMENT, kinesis_server
 from tests.waiting import DEADLINE_S, wait_for
 from tidemill.state.reader import read_state
 
@@ -170,7 +171,8 @@ def kafka(page: Visit) -> Generator[None, None, None]:
         amount = b"\x06\x54"  # 3 and 42, as Avro has them
         broker.send("payments", [b"\0\0\0\0\x07" + amount])
         yield
-        page.expect("|  3|    42|")
+        page.expect("3 orders so far", "|  3|    42|")
+        assert broker.latest("loud-orders") == 5  # with the mark of a transaction
         yield
 
 
@@ -185,8 +187,19 @@ def kafka_dstreams(page: Visit) -> Generator[None, None, None]:
         assert page.names["again"].count() == 3
         page.expect("('atlas', 1)")
         yield
-        page.expect("3 orders so far")
-        assert broker.latest("loud-orders") == 5  # with the mark of a transaction
+
+
+def kinesis(page: Visit) -> Generator[None, None, None]:
+    with kinesis_server() as server:
+        addresses = {"AWS_ENDPOINT_URL_DYNAMODB": server.url}
+        environment = page.spark.sparkContext.environment  # of the workers
+        with mock.patch.dict(environment, {**ENVIRONMENT, **addresses}):
+            page.replacements = {"https://kinesis.us-east-1.amazonaws.com": server.url}
+            server.create(1, "sentences")
+            server.put([b"ebb and flood", b"ebb"], stream="sentences")
+            yield
+            page.expect("('ebb', 2)", "('flood', 1)")
+            yield
 
 
 def moving_structured(page: Visit) -> Generator[None, None, None]:
@@ -215,6 +228,7 @@ def testing(page: Visit) -> Generator[None, None, None]:
 WORLDS: dict[str, World] = {
     "kafka.md": kafka,
     "kafka-dstreams.md": kafka_dstreams,
+    "kinesis.md": kinesis,
     "README.md": readme,
     "backpressure.md": backpressure,
     "checkpoints.md": checkpoints,

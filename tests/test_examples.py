@@ -7,6 +7,7 @@ import re
 import socket
 import subprocess
 import sys
+from collections import Counter
 from itertools import islice
 from pathlib import Path
 
@@ -16,6 +17,7 @@ import pytest
 from tests.examples_in_turn import parts
 from tests.kafka.broker import KafkaBroker
 from tests.sinks.kafka.reading import values_of
+from tests.receivers.connectors.kinesis.server import ENVIRONMENT, REGION, kinesis_server
 from tests.waiting import DEADLINE_S, wait_for
 
 ROOT = Path(__file__).parents[1]
@@ -116,6 +118,39 @@ def test_words_of_a_socket() -> None:
             assert process.returncode == 143
             # A batch may have been running.
             assert re.sub(r"^tidemill: stopping: the batch of .*\n", "", errors) == ""
+        finally:
+            process.kill()
+            process.wait()
+
+
+def test_words_of_a_kinesis_stream() -> None:
+    with kinesis_server() as server:
+        server.create(2, "sentences")
+        server.put([b"to be or not", b"to be"], stream="sentences")
+        process = subprocess.Popen(
+            [
+                *(sys.executable, "-u", "examples/kinesis_word_count.py"),
+                *("count", "sentences", server.url, REGION),
+            ],
+            cwd=ROOT,
+            env={**os.environ, **ENVIRONMENT, "AWS_ENDPOINT_URL_DYNAMODB": server.url},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            assert process.stdout is not None
+            # Each shard is a block, and a batch may come between the two.
+            counts: Counter[str] = Counter()
+            for line in process.stdout:
+                if found := re.match(r"\('(\w+)', (\d+)\)", line):
+                    counts[found[1]] += int(found[2])
+                if counts.total() == 6:
+                    break
+            assert counts == {"to": 2, "be": 2, "or": 1, "not": 1}
+            process.terminate()
+            _, errors = process.communicate(timeout=DEADLINE_S)
+            assert (process.returncode, "Traceback" in errors) == (143, False), errors
         finally:
             process.kill()
             process.wait()

@@ -14,9 +14,7 @@ import tidemill
 import tidemill.receivers
 import tidemill.streaming
 import tidemill.testing
-from tidemill.errors import UnsupportedError
 from tidemill.streaming import DStream, StreamingContext
-from tidemill.streaming.kinesis import KinesisUtils, utf8_decoder
 from tidemill.streaming.util import TransformFunction, TransformFunctionSerializer, rddToFileName
 
 MODULES = ["", ".context", ".dstream", ".listener", ".util", ".kinesis"]
@@ -140,9 +138,3 @@ def test_the_helpers_of_util_work() -> None:
         broken.call(0, [])
     assert "ZeroDivisionError" in str(broken.getLastFailure())
     assert rddToFileName("spark", "tmp", 12345678910) == "spark-12345678910.tmp"
-
-
-def test_kinesis_says_what_to_do_instead() -> None:
-    assert utf8_decoder(b"x") == "x"
-    with pytest.raises(UnsupportedError, match="Firehose"):
-        KinesisUtils.createStream(None, "", "", "", "", "", 1)  # type: ignore[arg-type]

@@ -52,6 +52,8 @@ Split = Any
 """A part of a range, for one task: any JSON value."""
 
 SplitReader = Callable[[Split], "Iterator[pa.RecordBatch]"]
+"""Gives the rows of a split. A reader that would rather not make columns that nobody uses has a method
+``for_columns(names)`` as well, which returns a reader of those columns only."""
 
 
 class TableSource(Source):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -73,9 +73,10 @@ class RangeReader:
     """Reads splits in tasks. A split is ``{"topic", "partition", "from", "to"}``, and ``"id"``, the topic's
     id, where it is known.
 
-    ``columns`` are those that the query uses: the others are null, because making them takes as long as
-    fetching the messages. ``skipped`` is where tasks report offsets that were gone, if that is allowed, by
-    topic, partition and the first of them.
+    ``columns`` are those that are made; the others of ``names`` are null. Making a column takes as long as
+    fetching the messages, so a query that uses few of them asks for those only (:meth:`for_columns`).
+    ``skipped`` is where tasks report offsets that were gone, if that is allowed, by topic, partition and the
+    first of them.
     """
 
     settings: Mapping[str, str]
@@ -85,6 +86,10 @@ class RangeReader:
     fail_on_data_loss: bool
     patience_s: float
     skipped: Accumulator[Skips] | None = None
+
+    def for_columns(self, names: Sequence[str]) -> RangeReader:
+        """Return a reader that gives only these columns, and makes no others."""
+        return replace(self, names=tuple(names), columns=frozenset(names))
 
     def __call__(self, split: Mapping[str, Any]) -> Iterator[pa.RecordBatch]:
         where = TopicPartition(split["topic"], split["partition"])

@@ -5,8 +5,8 @@ A record passes through these rooms:
 =============== ====================== ==================================================================
 room            runs                   does
 =============== ====================== ==================================================================
-``connectors/`` in a Python worker of  the receivers that come with Tidemill: sockets, HTTP, MQTT; and
-                an executor            the options of their formats, which the driver reads
+``connectors/`` in a Python worker of  the receivers that come with Tidemill: sockets, HTTP, MQTT,
+                an executor            Kinesis; and the options of their formats, which the driver reads
 ``executor/``   in the same worker     the task around one receiver: the supervisor starts and restarts
                                        it, the block generator cuts its records into blocks, the handler
                                        stores them, the rate limiter slows it down

@@ -22,12 +22,22 @@ if TYPE_CHECKING:
 
 
 class RowReader:
-    """Reads splits as Arrow batches with exactly the columns of the source's schema. Goes to executors."""
+    """Reads splits as Arrow batches with exactly the columns of the source's schema, or those of them that
+    the query uses. Goes to executors.
+    """
 
     def __init__(self, source: SplitSource) -> None:
         self._read = source.split_reader()
         self._schema = source_schema(source.schema())
         self._name = source.description()
+
+    def for_columns(self, names: Sequence[str]) -> RowReader:
+        """Return a reader of some of the columns."""
+        narrow = copy(self)
+        narrow._schema = pa.schema([self._schema.field(name) for name in names])
+        if (reads_less := getattr(self._read, "for_columns", None)) is not None:
+            narrow._read = reads_less(names)
+        return narrow
 
     def __call__(self, splits: Sequence[Split]) -> Iterator[pa.RecordBatch]:
         for split in splits:
@@ -92,6 +102,12 @@ class FetchStep:
         bound = copy(self)
         bound._batch = context
         return bound
+
+    def for_columns(self, names: Sequence[str]) -> FetchStep:
+        """Return a step that gives only some of the columns."""
+        narrow = copy(self)
+        narrow._reader = self._reader.for_columns(names)
+        return narrow
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         tune_worker()

@@ -4,7 +4,8 @@
 2. Rewrite the logical plan: swap leaves for ones that can be read in batches; rewrite watermarks,
    ``dropDuplicates`` and DISTINCT aggregates; put in the time of the batch, and numbers for random seeds.
 3. Let Spark optimize and plan it, as any batch query.
-4. Rewrite the physical plan: give aggregations of the stream their state steps. Let Spark prepare it.
+4. Rewrite the physical plan: leave out of its leaves what nobody uses, and give aggregations of the stream
+   their state steps. Let Spark prepare it.
 
 A query has up to two plans. In the **single** plan everything runs in one task, without an exchange: right
 for a small batch. In the other one several tasks share the work. State is placed the same way in both.
@@ -31,6 +32,7 @@ from tidemill.spark.compiler.stateful.distinct_rows import with_deduplications
 from tidemill.spark.compiler.static_tables import StaticTables
 from tidemill.spark.compiler.stream_leaves import LeafBuilder, Leaves
 from tidemill.spark.compiler.supported_operations import StreamFacts, SupportedOperations
+from tidemill.spark.compiler.used_columns import UsedColumns
 from tidemill.spark.session.settings import (
     EXCLUDED_RULES,
     FILE_PARTITIONS,
@@ -113,7 +115,8 @@ class QueryCompiler:
                 "an expression with the time is left"
             )
             planned = self._c.dataset(logical, jsession).queryExecution().sparkPlan()  # 3
-            physical = rewriting.physical(planned)  # 4
+            narrow = UsedColumns(self._c, builder.split_leaves).narrowed(planned)
+            physical = rewriting.physical(narrow)  # 4
             executed = preparing.prepareExecutedPlan(jsession, physical)
         return CompiledPlan(
             self._c,

@@ -24,14 +24,16 @@ from tidemill.spark.session.settings import IGNORE_MISSING_FILES
 
 logger = logging.getLogger(__name__)
 
-_FETCH = "tidemill_fetch"
+FETCH = "tidemill_fetch"
 _TEMPLATES = "template"
 _TEMPLATE_BYTES = 1 << 40
 
 
 @dataclass(frozen=True)
 class SplitLeaf:
-    """A leaf that reads splits. ``fetch`` is a ``mapInArrow`` function."""
+    """A leaf that reads splits. ``fetch`` is a ``mapInArrow`` function, which may have a method
+    ``for_columns(names)`` that returns the same for fewer columns.
+    """
 
     fetch: Callable[..., Any]
 
@@ -63,6 +65,7 @@ class LeafBuilder:
         self._jsession = jsession
         self._tasks = tasks
         self.files: dict[str, FileRelations] = {}
+        self.split_leaves: dict[tuple[int, ...], SplitLeaf] = {}  # by the ids of their columns
 
     def build(self, placeholder: Node, source_id: str, leaf: Leaf) -> Node:
         """Return a leaf with the columns of the placeholder."""
@@ -82,7 +85,9 @@ class LeafBuilder:
                 "_metadata is a column of files: this stream has the columns "
                 + ", ".join(columns[:-1])
             )
-        function = self._c.python_function(leaf.fetch, output, self._c.items(base.output()), _FETCH)
+        ids = tuple(int(attribute.exprId().id()) for attribute in output)
+        self.split_leaves[ids] = leaf
+        function = self._c.python_function(leaf.fetch, output, self._c.items(base.output()), FETCH)
         return self._c.logical.MapInArrow(function, placeholder.output(), base, False, self._c.none)
 
     def _base(self) -> Node:
@@ -269,7 +274,7 @@ _STREAM_OPTIONS = frozenset(
 
 def is_fetch(catalyst: Catalyst, node: Node) -> bool:
     """Return True for a split leaf in a physical plan."""
-    return catalyst.name(node) == "MapInArrowExec" and node.func().name() == _FETCH
+    return catalyst.name(node) == "MapInArrowExec" and node.func().name() == FETCH
 
 
 def template_file(source_id: str) -> str:
