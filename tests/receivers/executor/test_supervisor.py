@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import pickle
 import socket
+import ssl
 import sys
 import threading
 from collections.abc import Callable
@@ -40,6 +42,11 @@ def unreachable() -> Exception:
     error = RuntimeError("no broker")
     error.__cause__ = ConnectionRefusedError("nobody there")
     return error
+
+
+def no_route() -> Exception:
+    """Return the error of a machine whose network is down."""
+    return OSError(errno.EHOSTUNREACH, "No route to host")
 
 
 class Guarded(Idle):
@@ -179,7 +186,10 @@ def test_one_that_never_starts_ends_as_failed() -> None:
         assert len(world.driver.errors) == 2
 
 
-@pytest.mark.parametrize("fail", [unreachable, TimeoutError, socket.gaierror])
+@pytest.mark.parametrize(
+    "fail",
+    [unreachable, TimeoutError, socket.gaierror, no_route, ssl.SSLEOFError, ssl.SSLZeroReturnError],
+)
 def test_one_that_cannot_connect_tries_for_ever(fail: Callable[[], Exception]) -> None:
     receiver = FailsToStart(4, fail)
     with running(receiver, restart_delay_ms=2000, max_failed_starts=3) as world:

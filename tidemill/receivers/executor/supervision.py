@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import enum
+import errno
 import socket
+import ssl
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -16,6 +18,18 @@ from tidemill.receivers.blocks.read_back import ReadBack, require_readable
 from tidemill.receivers.messages import BlockAdded, UpdateHeldBytes
 from tidemill.receivers.request_keys import RequestKey
 from tidemill.spark.errors.failures import user_traceback
+
+NETWORK_ERRORS = frozenset(
+    {
+        errno.ENETDOWN,
+        errno.ENETUNREACH,
+        errno.ENETRESET,
+        errno.EHOSTDOWN,
+        errno.EHOSTUNREACH,
+        errno.ETIMEDOUT,
+    }
+)
+"""The numbers of errors of a network for which Python has no class of their own."""
 
 
 class ReceiverPhase(enum.Enum):
@@ -109,6 +123,12 @@ def is_of_a_connection(error: BaseException | None) -> bool:
     """Say whether an error, or one that it came of, means that another machine does not answer now."""
     while error is not None:
         if isinstance(error, (ConnectionError, TimeoutError, socket.gaierror)):
+            return True
+        if isinstance(
+            error, ssl.SSLEOFError | ssl.SSLZeroReturnError
+        ):  # it broke off in a handshake
+            return True
+        if isinstance(error, OSError) and error.errno in NETWORK_ERRORS:
             return True
         error = error.__cause__ or error.__context__
     return False
