@@ -49,6 +49,13 @@ def no_route() -> Exception:
     return OSError(errno.EHOSTUNREACH, "No route to host")
 
 
+def ring() -> Exception:
+    """Return an error whose chain comes back to itself, as a program can make it that cleans up first."""
+    error, second = RuntimeError("no device"), RuntimeError("it cannot be closed")
+    second.__context__, error.__cause__ = error, second
+    return error
+
+
 class Guarded(Idle):
     """Notices if its methods are called at the same time, or out of turn."""
 
@@ -173,8 +180,9 @@ def test_one_that_cannot_start_is_reported_and_tries_again_after_the_delay() -> 
     assert receiver.calls == ["start", "stop"] * 3
 
 
-def test_one_that_never_starts_ends_as_failed() -> None:
-    receiver = FailsToStart(failures=99)
+@pytest.mark.parametrize("fail", [lambda: OSError("port 80 is taken"), ring])
+def test_one_that_never_starts_ends_as_failed(fail: Callable[[], Exception]) -> None:
+    receiver = FailsToStart(99, fail)
     with running(receiver, restart_delay_ms=2000, max_failed_starts=3) as world:
         for attempt in (1, 2):
             world.clock.await_waiter(2000 * attempt)
@@ -182,7 +190,7 @@ def test_one_that_never_starts_ends_as_failed() -> None:
         world.supervisor.wait()
         assert receiver.calls == ["start", "stop"] * 3
         assert world.supervisor.end_message == "it could not start, 3 times in a row"
-        assert "OSError: port 80 is taken" in world.supervisor.end_error
+        assert str(fail()) in world.supervisor.end_error
         assert len(world.driver.errors) == 2
 
 
