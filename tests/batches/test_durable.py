@@ -114,6 +114,7 @@ def run_before_acquiring(monkeypatch: pytest.MonkeyPatch, action: Callable[[], o
     acquire = Ownership.acquire
 
     def late(storage: LocalStorage, now_ms: int, process: Process | None = None) -> Ownership:
+        monkeypatch.setattr(Ownership, "acquire", acquire)
         action()
         return acquire(storage, now_ms, process)
 
@@ -148,6 +149,35 @@ def test_a_directory_is_given_back_when_the_second_look_finds_damage(
     assert owner.released
     (written / "offsets" / "5").unlink()
     open_in(written).close()
+
+
+@pytest.mark.parametrize("opens", [True, False])
+def test_a_stream_that_has_begun_meanwhile_loses_nothing_when_a_start_is_undone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, opens: bool
+) -> None:
+    """The directory was new when this start looked at it, and another start was quicker."""
+
+    def begin_and_end() -> None:
+        first = open_in(tmp_path / "ck")
+        first.write_offsets(0, record(0))
+        first.commit(0, CommitRecord())
+        if not opens:
+            first.write_offsets(1, record(1))
+            (tmp_path / "ck" / "offsets" / "1").write_text("v1\n{")
+        first.close()
+
+    with monkeypatch.context() as patched:
+        run_before_acquiring(patched, begin_and_end)
+        if opens:
+            open_in(tmp_path / "ck").undo_start()
+        else:
+            with pytest.raises(DamagedCheckpointError, match="offsets/1"):
+                open_in(tmp_path / "ck")
+    assert (tmp_path / "ck" / "offsets" / "0").exists()
+    assert (tmp_path / "ck" / "commits" / "0").exists()
+    owner = read_owner(LocalStorage(str(tmp_path / "ck")))
+    assert owner is not None
+    assert owner.released
 
 
 @pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])

@@ -142,3 +142,27 @@ def test_a_process_with_too_many_threads_says_so(
         with pytest.raises(RuntimeError, match="can't start new thread"):
             commits.add(1)
     assert commits.add(2) == "2"
+
+
+def test_a_process_with_too_many_threads_says_so_to_all_who_wait(
+    storage: Storage,
+    add: Callable[[GroupCommit[int, str], int], Future[str]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The write before theirs hangs, and no thread can be started for another one."""
+    storage.shut(0)
+    commits = storage.commits(timeout_s=0.5)
+    hanging, *waiting = [add(commits, item) for item in range(3)]
+    wait_for(lambda: storage.begun and len(commits._queue) == 2, "the queue")
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(TimeoutError):
+            hanging.result(LONG_S)
+        for each in waiting:
+            with pytest.raises(RuntimeError, match="can't start new thread"):
+                each.result(LONG_S)
+    assert commits.add(3) == "3"

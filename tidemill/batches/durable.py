@@ -62,10 +62,13 @@ class DurableBatches:
         """
         storage = open_storage(directory)
         log = BatchLog(storage)
-        before = _BeforeStart.of(storage) if log.read_stream_id() is None else None
+        seen = _BeforeStart.of(storage) if log.read_stream_id() is None else None
+        before: _BeforeStart | None = None
         log.load()  # 1
         ownership = Ownership.acquire(storage, clock.now_ms())  # 2
         try:
+            if log.read_stream_id() is None:  # else another stream has begun here since
+                before = seen
             durable = cls(ownership, log.load(), keep, before)  # 3
             durable.storage.sweep(WRITTEN_FOLDERS)  # 4
             durable.log.stream_id(stream_id)

@@ -143,9 +143,12 @@ class GroupCommit(Generic[T, R]):
             threading.Thread(
                 target=self._keep_writing, args=(group,), name="tidemill-log-writer", daemon=True
             ).start()
-        except RuntimeError as error:  # the process has too many threads
+        except (
+            RuntimeError
+        ) as error:  # the process has too many threads, for those that wait as well
             self._running = None
-            self._fail(group, error)
+            self._fail([*group, *self._queue], error)
+            self._queue.clear()
 
     def _keep_writing(self, group: list[_Waiting[T, R]]) -> None:
         while True:

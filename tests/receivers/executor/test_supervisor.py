@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import pickle
 import socket
+import ssl
 import sys
 import threading
 from collections.abc import Callable
@@ -39,6 +41,18 @@ def unreachable() -> Exception:
     """Return an error of a library that did not get a connection."""
     error = RuntimeError("no broker")
     error.__cause__ = ConnectionRefusedError("nobody there")
+    return error
+
+
+def no_route() -> Exception:
+    """Return the error of a machine whose network is down."""
+    return OSError(errno.EHOSTUNREACH, "No route to host")
+
+
+def ring() -> Exception:
+    """Return an error whose chain comes back to itself, as a program can make it that cleans up first."""
+    error, second = RuntimeError("no device"), RuntimeError("it cannot be closed")
+    second.__context__, error.__cause__ = error, second
     return error
 
 
@@ -166,8 +180,9 @@ def test_one_that_cannot_start_is_reported_and_tries_again_after_the_delay() -> 
     assert receiver.calls == ["start", "stop"] * 3
 
 
-def test_one_that_never_starts_ends_as_failed() -> None:
-    receiver = FailsToStart(failures=99)
+@pytest.mark.parametrize("fail", [lambda: OSError("port 80 is taken"), ring])
+def test_one_that_never_starts_ends_as_failed(fail: Callable[[], Exception]) -> None:
+    receiver = FailsToStart(99, fail)
     with running(receiver, restart_delay_ms=2000, max_failed_starts=3) as world:
         for attempt in (1, 2):
             world.clock.await_waiter(2000 * attempt)
@@ -175,11 +190,14 @@ def test_one_that_never_starts_ends_as_failed() -> None:
         world.supervisor.wait()
         assert receiver.calls == ["start", "stop"] * 3
         assert world.supervisor.end_message == "it could not start, 3 times in a row"
-        assert "OSError: port 80 is taken" in world.supervisor.end_error
+        assert str(fail()) in world.supervisor.end_error
         assert len(world.driver.errors) == 2
 
 
-@pytest.mark.parametrize("fail", [unreachable, TimeoutError, socket.gaierror])
+@pytest.mark.parametrize(
+    "fail",
+    [unreachable, TimeoutError, socket.gaierror, no_route, ssl.SSLEOFError, ssl.SSLZeroReturnError],
+)
 def test_one_that_cannot_connect_tries_for_ever(fail: Callable[[], Exception]) -> None:
     receiver = FailsToStart(4, fail)
     with running(receiver, restart_delay_ms=2000, max_failed_starts=3) as world:

@@ -13,7 +13,7 @@ from pyspark import SparkContext
 from tests.manual_stream import Stream
 from tests.streaming.program.restarts import Runs
 from tidemill.common.times import to_datetime
-from tidemill.errors import BatchError
+from tidemill.errors import BatchError, ProgramError
 from tidemill.streaming import StreamingContext
 
 
@@ -45,6 +45,16 @@ def test_text_files_of_each_batch(sc: SparkContext, stream: Stream, tmp_path: Pa
     assert names_in(tmp_path) == [f"numbers-{n}.txt" for n in (1000, 2000, 3000)]
     assert [rows_of(tmp_path / name) for name in names_in(tmp_path)] == [["1", "2"], ["3"], []]
     assert all((tmp_path / name / "_SUCCESS").exists() for name in names_in(tmp_path))
+
+
+def test_two_outputs_into_the_same_directories_are_refused_at_the_start(
+    stream: Stream, tmp_path: Path
+) -> None:
+    numbers = stream.ssc.queueStream([[1]])
+    for prefix, suffix in (("a", None), ("b", None), ("a", "txt"), ("a", None)):
+        numbers.saveAsTextFiles(str(tmp_path / prefix), suffix)
+    with pytest.raises(ProgramError, match=r"saveAsTextFiles at .* both write to .*/a, and"):
+        stream.ssc.start()
 
 
 class FailsOnce:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 
 import pytest
 from pyspark import SparkContext
@@ -24,14 +25,18 @@ def test_an_object_of_a_run_is_refused_where_it_would_be_written_down(sc: SparkC
         pickle_program(lambda: sc)
 
 
-def test_an_object_of_a_run_does_not_hide_what_stands_beside_it(sc: SparkContext) -> None:
+def test_an_object_of_a_run_does_not_hide_what_stands_beside_it(
+    sc: SparkContext, tmp_path: Path
+) -> None:
     model, lock = Model(), threading.RLock()
 
     class Local:
         pass
 
-    def function() -> object:
-        return sc, lock, model, Local
+    with open(tmp_path / "log", "w") as log:
 
-    assert objects_of(function, (Model,)) == [model]
-    assert Local in classes_of(function)
+        def function() -> object:
+            return sc, lock, log, model, Local
+
+        assert objects_of(function, (Model,)) == [model]
+        assert Local in classes_of(function)

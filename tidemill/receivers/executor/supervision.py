@@ -3,19 +3,34 @@
 from __future__ import annotations
 
 import enum
+import errno
 import socket
+import ssl
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import pyarrow as pa
 
+from tidemill.failures.error_chain import error_chain
 from tidemill.receivers.blocks.block import BlockInfo
 from tidemill.receivers.blocks.format import EncodedBlock, encode_batches, encode_records
 from tidemill.receivers.blocks.read_back import ReadBack, require_readable
 from tidemill.receivers.messages import BlockAdded, UpdateHeldBytes
 from tidemill.receivers.request_keys import RequestKey
 from tidemill.spark.errors.failures import user_traceback
+
+NETWORK_ERRORS = frozenset(
+    {
+        errno.ENETDOWN,
+        errno.ENETUNREACH,
+        errno.ENETRESET,
+        errno.EHOSTDOWN,
+        errno.EHOSTUNREACH,
+        errno.ETIMEDOUT,
+    }
+)
+"""The numbers of errors of a network for which Python has no class of their own."""
 
 
 class ReceiverPhase(enum.Enum):
@@ -107,8 +122,14 @@ class FailedStarts:
 
 def is_of_a_connection(error: BaseException | None) -> bool:
     """Say whether an error, or one that it came of, means that another machine does not answer now."""
-    while error is not None:
-        if isinstance(error, (ConnectionError, TimeoutError, socket.gaierror)):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
+    return any(_is_of_the_network(each) for each in error_chain(error))
+
+
+def _is_of_the_network(error: BaseException) -> bool:
+    if isinstance(error, OSError) and error.errno in NETWORK_ERRORS:
+        return True
+    # The last two: the connection broke off in a handshake.
+    return isinstance(
+        error,
+        ConnectionError | TimeoutError | socket.gaierror | ssl.SSLEOFError | ssl.SSLZeroReturnError,
+    )

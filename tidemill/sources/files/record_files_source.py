@@ -237,9 +237,12 @@ class RecordFilesSource(RecordSource):
                 self._runtime.log.delete(UNLISTED)
             self._unlisted_ms = None
         self._is_unlisted_reported = False
-        self._oldest_ms = window_ms
+        # The next listing looks back so far: what it shows again has to be known until then.
+        self._oldest_ms = (
+            window_ms if self._unlisted_ms is None else min(window_ms, self._unlisted_ms)
+        )
         self._listed_ms = time_ms
-        too_old_ms = window_ms - REMEMBERED_MS
+        too_old_ms = self._oldest_ms - REMEMBERED_MS
         forgotten = {file for file in self._seen if file.modified_ms <= too_old_ms}
         self._seen -= forgotten
         self._forgotten_ms = max(

@@ -12,6 +12,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.errors.exceptions.captured import CapturedException
 
+from tidemill.failures.error_chain import error_chain
 from tidemill.spark.errors.reading_advice import advice_on_reading
 from tidemill.spark.errors.user_frames import (
     HEADER,
@@ -95,14 +96,9 @@ def where_it_failed(error: BaseException) -> str:
 def whole_trace(error: BaseException) -> str:
     """Return everything that is known of an error: all frames of Python, of tasks and of the JVM."""
     trace = "".join(traceback.format_exception(error))
-    stacks = []
-    seen: set[int] = set()
-    link: BaseException | None = error
-    while link is not None and id(link) not in seen:
-        seen.add(id(link))
-        if isinstance(link, CapturedException):
-            stacks.append(str(link._stackTrace))
-        link = link.__cause__ or link.__context__
+    stacks = [
+        str(each._stackTrace) for each in error_chain(error) if isinstance(each, CapturedException)
+    ]
     return "\n".join([trace, *stacks])
 
 

@@ -121,6 +121,22 @@ class DStreamGraph(GraphBase):
                 site,
             )
 
+        self._require_own_directories()
+
+    def _require_own_directories(self) -> None:
+        """Raise if two outputs write text to the same directories: of each batch, only one's rows stay."""
+        writers: dict[tuple[str, str | None], TextOutputNode] = {}
+        for node in self.outputs:
+            if isinstance(node, TextOutputNode):
+                other = writers.setdefault(node.names, node)
+                if other is not node:
+                    raise ProgramError(
+                        f"{other.site} and {node.site} both write to {node.names[0]}, and the rows of one "
+                        "would replace those of the other: give each its own prefix, or write the union() of "
+                        "both",
+                        str(node.site),
+                    )
+
     # -- the stream runs -----------------------------------------------------------------------
 
     def start(self, zero_ms: int) -> None:

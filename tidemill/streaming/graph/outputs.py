@@ -51,6 +51,11 @@ class TextOutputNode(OutputNode):
         self._prefix = prefix
         self._suffix = suffix
 
+    @property
+    def names(self) -> tuple[str, str | None]:
+        """What the names of its directories have before and after the time of the batch."""
+        return self._prefix, self._suffix
+
     def _save(self, time_ms: int, rdd: RDD[Any]) -> None:
         directory = rddToFileName(self._prefix, self._suffix, time_ms)
         stream_id = self.graph.stream_id

@@ -20,7 +20,7 @@ MOVED = {
         "tidemill.sources.files.record_readers",
         "DirectorySourceFactory",
     ),
-    ("tidemill.spark.errors.failures", "is_file_already_there"): (_SELF, "is_written_already"),
+    ("tidemill.spark.session.failures", "is_file_already_there"): (_SELF, "is_written_already"),
 }
 """The module and name of what has moved, by its module and name in earlier programs."""
 

@@ -69,14 +69,11 @@ class ProgramReader(ProgramPickler):
         if isinstance(obj, TIED_TO_A_RUN):
             return object, ()
         reduced = super().reducer_override(obj)
-        if (
-            reduced is not NotImplemented
-            or isinstance(obj, type)
-            or type(obj) in self.dispatch_table
-        ):
+        if reduced is not NotImplemented or isinstance(obj, type):
             return reduced
+        reduce = self.dispatch_table.get(type(obj))
         try:
-            return obj.__reduce_ex__(pickle.DEFAULT_PROTOCOL)
+            return obj.__reduce_ex__(pickle.DEFAULT_PROTOCOL) if reduce is None else reduce(obj)
         except Exception:
             return object, ()
 
