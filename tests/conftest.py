@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 import tidemill
 from tests.class_archive import use_archive
 from tests.manual_stream import Stream
+from tests.sinks.sql.server import Server
 from tidemill.failures.failure_log import FAILURES
 from tidemill.spark.session.patches import hooks_of
 from tidemill.streaming import DStream, StreamingContext
@@ -91,6 +92,13 @@ def spark() -> Iterator[SparkSession]:
 @pytest.fixture(scope="session")
 def sc(spark: SparkSession) -> SparkContext:
     return spark.sparkContext
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[Server]:
+    server = Server().start()
+    yield server
+    server.close()
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from tidemill.sinks.foreach_batch import ForeachBatchSink
 from tidemill.sinks.memory import MemorySink
 from tidemill.sinks.noop import NoopSink
 from tidemill.sinks.python_data_source import PythonDataSourceSink
+from tidemill.sinks.sql.sink import SqlSink
 from tidemill.spark.files.file_formats import FILE_FORMATS
 from tidemill.spark.session.python_data_sources import python_data_source
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-FORMATS = ("console", "memory", "noop", *FILE_FORMATS)
+FORMATS = ("console", "memory", "noop", "sql", *FILE_FORMATS)
 # Formats that Spark has, in packages or for its tests: suggesting a near name would mislead.
 ELSEWHERE = ("kafka", "delta", "iceberg", "hudi", "jdbc", "socket", "rate")
 
@@ -72,6 +73,9 @@ def sink_for(
     if name == "noop":
         _require(name, writer_options, (), query_options, partition_by)
         return NoopSink()
+    if name == "sql":
+        _require_whole(name, partition_by)
+        return SqlSink(writer_options.without([*OF_THE_QUERY, *query_options]))
     data_source = _data_source(session, name)
     if data_source is not None:
         for_writer = writer_options.without(query_options)
@@ -123,10 +127,15 @@ def _require(
     query_options: Collection[str],
     partition_by: Sequence[str],
 ) -> None:
-    if partition_by and what not in ("console", "noop"):  # which Spark lets pass, without an effect
-        raise SinkError(f"the {what} sink cannot be partitioned: leave out partitionBy", what)
+    if what not in ("console", "noop"):  # which Spark lets pass, without an effect
+        _require_whole(what, partition_by)
     names = [*known, *OF_THE_QUERY, *query_options]
     Options(options, f"the {what} sink").refuse_unknown(names, settings_allowed=True)
+
+
+def _require_whole(what: str, partition_by: Sequence[str]) -> None:
+    if partition_by:
+        raise SinkError(f"the {what} sink cannot be partitioned: leave out partitionBy", what)
 
 
 def _rows(text: str) -> int:
