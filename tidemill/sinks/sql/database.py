@@ -92,7 +92,8 @@ class Database(ABC):
 
     def undo(self, *statements: str) -> None:
         """Run statements that undo a start which is refused; remove what :meth:`connect` has made."""
-        self.run(*statements)
+        if statements:
+            self.run(*statements)
 
     @abstractmethod
     def begin(self, rows: WrittenRows) -> None:
