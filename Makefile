@@ -10,7 +10,7 @@ PY := .venv/bin/python
 SECONDS ?=
 
 .PHONY: demo test lint types unit test-long test-faults test-cluster bench format clean java mosquitto \
-	kafka get-kafka
+	kafka get-kafka postgresql
 
 demo: java
 	@$(PY) examples/hot_words.py $(if $(SECONDS),--seconds $(SECONDS))
@@ -24,14 +24,14 @@ lint: .venv/installed.lock
 types: .venv/installed.lock
 	@$(PY) -m mypy
 
-unit: java mosquitto get-kafka
+unit: java mosquitto get-kafka postgresql
 	@$(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 test-long: java
 	@TIDEMILL_LONG=1 $(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder tests/sql \
 		tests/streaming/comparison
 
-test-faults: java get-kafka
+test-faults: java get-kafka postgresql
 	@TIDEMILL_ALL_FAULTS=1 $(PY) -m pytest tests/faults tests/receivers/connectors/test_http_kills.py \
 		tests/sources/kafka/faults tests/kafka/faults tests/sinks/kafka
 
@@ -50,6 +50,9 @@ java: .venv/installed.lock
 
 mosquitto:
 	@sh tools/get_mosquitto.sh
+
+postgresql:
+	@sh tools/get_postgresql.sh
 
 get-kafka:
 	@sh tools/get_kafka.sh

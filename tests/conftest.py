@@ -16,6 +16,7 @@ import tidemill
 from tests.class_archive import use_archive
 from tests.kafka.broker import KafkaBroker
 from tests.manual_stream import Stream
+from tests.sinks.sql.server import Server
 from tidemill.failures.failure_log import FAILURES
 from tidemill.spark.session.patches import hooks_of
 from tidemill.streaming import DStream, StreamingContext
@@ -102,6 +103,13 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
 @pytest.fixture(scope="session")
 def sc(spark: SparkSession) -> SparkContext:
     return spark.sparkContext
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[Server]:
+    server = Server().start()
+    yield server
+    server.close()
 
 
 @pytest.fixture

@@ -202,6 +202,17 @@ def kinesis(page: Visit) -> Generator[None, None, None]:
             yield
 
 
+def databases(page: Visit) -> Generator[None, None, None]:
+    clicks(page)
+    page.replacements = {
+        "sqlite:///shop.db": f"sqlite:///{page.folder}/shop.db",
+        '"shop.db"': repr(str(page.folder / "shop.db")),
+    }
+    yield
+    page.expect("('/', 2)\n('/tides', 1)")
+    yield
+
+
 def moving_structured(page: Visit) -> Generator[None, None, None]:
     clicks(page)
     yield
@@ -232,6 +243,7 @@ WORLDS: dict[str, World] = {
     "README.md": readme,
     "backpressure.md": backpressure,
     "checkpoints.md": checkpoints,
+    "databases.md": databases,
     "dstreams.md": dstreams,
     "moving-structured.md": moving_structured,
     "receivers-http-mqtt.md": receivers_http_mqtt,

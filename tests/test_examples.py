@@ -16,8 +16,8 @@ import pytest
 
 from tests.examples_in_turn import parts
 from tests.kafka.broker import KafkaBroker
-from tests.sinks.kafka.reading import values_of
 from tests.receivers.connectors.kinesis.server import ENVIRONMENT, REGION, kinesis_server
+from tests.sinks.kafka.reading import values_of
 from tests.waiting import DEADLINE_S, wait_for
 
 ROOT = Path(__file__).parents[1]

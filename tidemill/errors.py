@@ -20,6 +20,7 @@
     │   └── BrokerRefusedError      it refuses this user, or this client
     ├── DecodeError             a message is not what its decoder expects
     ├── DataLossError           records that a stream has not read are gone; carries where
+    ├── SinkUnavailableError *  what a sink writes to does not answer; carries the sink
     ├── InputUnavailableError *  a directory or file of the input cannot be read now; carries its path
     ├── BatchError              a batch failed; carries the batch's time and the user's traceback
     ├── StopTimeoutError *      something did not stop within its deadline
@@ -199,6 +200,19 @@ class DataLossError(TidemillError):
 
 class SinkError(UsageError):
     """A sink cannot write what it is asked to write. ``sink`` is its format or its description."""
+
+    def __init__(self, message: str, sink: str = "") -> None:
+        super().__init__(message)
+        self.sink = sink
+
+
+class SinkUnavailableError(TidemillError):
+    """What a sink writes to, such as a database, has not answered in time. ``sink`` is its format.
+
+    The batch is not committed, and runs again when the query is started again.
+    """
+
+    try_again = True
 
     def __init__(self, message: str, sink: str = "") -> None:
         super().__init__(message)

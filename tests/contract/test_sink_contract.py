@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime
+import json
+import sqlite3
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,12 +15,13 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
+from pyspark.sql.types import ArrayType, MapType, StructField, StructType
 
 from tests.kafka.broker import KafkaBroker
 from tests.sinks.kafka.as_json import JsonSink, rows_from_json
 from tests.sinks.output import FakeQuery, sorted_rows
 from tests.sinks.python_writers import Folder, rows_in
+from tests.sinks.sql.server import PASSWORD, Server
 from tidemill.batches.sink import Sink
 from tidemill.sinks.console import ConsoleSink
 from tidemill.sinks.files.file_sink import FileSink
@@ -28,6 +31,7 @@ from tidemill.sinks.kafka.sink import kafka_sink
 from tidemill.sinks.memory import MemorySink
 from tidemill.sinks.noop import NoopSink
 from tidemill.sinks.python_data_source import PythonDataSourceSink
+from tidemill.sinks.sql.sink import SqlSink
 from tidemill.sinks.table import TableSink
 
 SCHEMA = (
@@ -62,7 +66,7 @@ class Subject:
     survives: bool = True
 
 
-EXACTLY_ONCE = ["noop", "memory", "parquet", "orc", "table", "kafka once"]
+EXACTLY_ONCE = ["noop", "memory", "parquet", "orc", "table", "kafka once", "sqlite", "postgresql"]
 AT_LEAST_ONCE = ["console", "foreach", "foreachBatch", "python", "kafka"]
 ALL = EXACTLY_ONCE + AT_LEAST_ONCE
 # What was written before the commit is in nobody's sight.
@@ -72,7 +76,9 @@ SURVIVING = [name for name in HIDING if name != "memory"]
 
 
 @pytest.fixture(params=ALL)
-def subject(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path) -> Any:
+def subject(
+    request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path, postgresql: Server
+) -> Any:
     schema = StructType.fromDDL(SCHEMA)
     name = f"contract_{request.param.replace(' ', '_')}"
     query = FakeQuery(spark, tmp_path / "checkpoint", schema, name=name)
@@ -90,6 +96,11 @@ def subject(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path)
         ),
     }
     makers["python"] = lambda: PythonDataSourceSink(Folder, {"path": out})
+    in_sqlite = {"url": f"sqlite:///{tmp_path}/rows.db", "dbtable": "rows"}
+    makers["sqlite"] = lambda: SqlSink(in_sqlite)
+    in_postgresql = {"url": postgresql.url(), "dbtable": tmp_path.name}
+    access = {"user": "owner", "password": PASSWORD}
+    makers["postgresql"] = lambda: SqlSink({**in_postgresql, **access})
     readers: dict[str, Callable[[], DataFrame | None]] = {
         "memory": lambda: spark.table(name),
         "parquet": lambda: query.sink.table(),  # type: ignore[attr-defined]
@@ -97,6 +108,8 @@ def subject(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path)
         "table": lambda: spark.table(name),
         "foreachBatch": lambda: spark.read.schema(schema).parquet(out).drop("batch"),
         "python": lambda: spark.createDataFrame(rows_in(Path(out)), schema),
+        "sqlite": lambda: from_sqlite(spark, str(tmp_path / "rows.db"), schema),
+        "postgresql": lambda: from_postgresql(spark, postgresql, tmp_path.name, schema),
     }
     if request.param.startswith("kafka"):
         broker: KafkaBroker = request.getfixturevalue("broker")
@@ -115,6 +128,39 @@ def subject(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path)
     query.start(subject.make())
     yield subject
     spark.sql(f"DROP TABLE IF EXISTS {name}") if request.param == "table" else None
+
+
+def from_sqlite(spark: SparkSession, path: str, schema: StructType) -> DataFrame:
+    """What a reader of the file finds, as Spark's own casts understand it."""
+    with sqlite3.connect(path) as connection:
+        return as_columns(spark, connection.execute("SELECT * FROM rows").fetchall(), schema)
+
+
+def from_postgresql(
+    spark: SparkSession, server: Server, table: str, schema: StructType
+) -> DataFrame:
+    found = server.execute(f'SELECT * FROM "{table}"')
+    return as_columns(spark, [tuple(map(_plain, row)) for row in found], schema)
+
+
+def _plain(value: Any) -> Any:
+    return json.dumps(value) if isinstance(value, list | dict) else value
+
+
+def as_columns(spark: SparkSession, found: list[Any], schema: StructType) -> DataFrame:
+    """Return rows whose values a database may have given as text, in the types of ``schema``."""
+    texts = [
+        tuple(v if v is None or isinstance(v, bytes) else str(v) for v in row) for row in found
+    ]
+    read = ", ".join(f"`{f.name}` {'binary' if f.name == 'raw' else 'string'}" for f in schema)
+    return spark.createDataFrame(texts, read).select(*map(_cast, schema))
+
+
+def _cast(field: StructField) -> Any:
+    column = F.col(field.name)
+    if isinstance(field.dataType, ArrayType | MapType | StructType):
+        return F.from_json(column, field.dataType).alias(field.name)
+    return column.cast(field.dataType).alias(field.name)
 
 
 def _process(row: Row) -> None:

@@ -19,6 +19,7 @@ from tidemill.sinks.foreach_batch import ForeachBatchSink
 from tidemill.sinks.memory import MemorySink
 from tidemill.sinks.noop import NoopSink
 from tidemill.sinks.python_data_source import PythonDataSourceSink
+from tidemill.sinks.sql.sink import SqlSink
 from tidemill.spark.files.file_formats import FILE_FORMATS
 from tidemill.spark.session.python_data_sources import python_data_source
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-FORMATS = ("console", "kafka", "memory", "noop", *FILE_FORMATS)
+FORMATS = ("console", "kafka", "memory", "noop", "sql", *FILE_FORMATS)
 # Formats that Spark has, in packages or for its tests: suggesting a near name would mislead.
 ELSEWHERE = ("delta", "iceberg", "hudi", "jdbc", "socket", "rate")
 
@@ -75,6 +76,9 @@ def sink_for(
     if name == "kafka":
         _require_not_partitioned(name, partition_by)
         return _kafka_sink(writer_options, {*OF_THE_QUERY, *query_options})
+    if name == "sql":
+        _require_not_partitioned(name, partition_by)
+        return SqlSink(writer_options.without([*OF_THE_QUERY, *query_options]))
     data_source = _data_source(session, name)
     if data_source is not None:
         for_writer = writer_options.without(query_options)

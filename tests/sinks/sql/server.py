@@ -1,0 +1,117 @@
+"""A PostgreSQL server for tests: a cluster of its own in a temporary folder, on loopback."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from tests.ports import free_port
+from tests.waiting import wait_for
+
+PASSWORD = "sesame-4711"
+
+
+def programs() -> Path:
+    """Return the folder with ``postgres`` and ``initdb``."""
+    found = shutil.which("postgres")
+    debian = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"))
+    assert found or debian, "PostgreSQL is missing: sh tools/get_postgresql.sh"
+    return Path(found).resolve().parent if found else debian[-1].parent
+
+
+class Server:
+    """Started with :meth:`start`; :meth:`kill` is what a crash does, and :meth:`start` may follow."""
+
+    def __init__(self) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="tidemill-pg-", dir="/tmp"))
+        self.port = free_port()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._databases = 0
+        # The server refuses to run as root.
+        self._as_user = ["runuser", "-u", "postgres", "--"] if os.getuid() == 0 else []
+        if self._as_user:
+            shutil.chown(self._folder, "postgres")
+        secret = self._folder / "secret"
+        secret.write_text(PASSWORD)
+        secret.chmod(0o644)
+        self._run(
+            *("initdb", "--pgdata", str(self._folder / "data"), "--username", "owner"),
+            *("--auth", "scram-sha-256", "--pwfile", str(secret), "--no-sync"),
+        )
+
+    def _run(self, program: str, *arguments: str) -> None:
+        command = [*self._as_user, str(programs() / program), *arguments]
+        subprocess.run(command, check=True, capture_output=True, cwd="/")
+
+    def start(self) -> Server:
+        settings = {
+            "listen_addresses": "127.0.0.1",
+            "port": str(self.port),
+            "unix_socket_directories": "",
+            "shared_buffers": "32MB",
+        }
+        options = [f"--{name.replace('_', '-')}={value}" for name, value in settings.items()]
+        with open(self._folder / "log", "ab") as log:
+            self._process = subprocess.Popen(
+                [
+                    *self._as_user,
+                    str(programs() / "postgres"),
+                    "-D",
+                    str(self._folder / "data"),
+                    *options,
+                ],
+                stdout=log,
+                stderr=log,
+                cwd="/",
+            )
+        wait_for(self._answers, "the PostgreSQL server")
+        return self
+
+    def _answers(self) -> bool:
+        assert self._process is not None
+        assert self._process.poll() is None, (self._folder / "log").read_text()
+        try:
+            psycopg.connect(self.conninfo(), connect_timeout=5).close()
+        except psycopg.OperationalError:
+            return False
+        return True
+
+    def conninfo(self, database: str = "postgres") -> str:
+        return f"postgresql://owner:{PASSWORD}@127.0.0.1:{self.port}/{database}"
+
+    def url(self, database: str = "postgres") -> str:
+        return f"postgresql://127.0.0.1:{self.port}/{database}"
+
+    def execute(self, statement: str, database: str = "postgres") -> list[tuple[Any, ...]]:
+        with psycopg.connect(self.conninfo(database), autocommit=True) as connection:
+            cursor: Any = connection.execute(statement)  # type: ignore[call-overload]
+            return cursor.fetchall() if cursor.description else []
+
+    def new_database(self) -> str:
+        """Make an empty database, and return its name."""
+        self._databases += 1
+        self.execute(f"CREATE DATABASE db{self._databases}")
+        return f"db{self._databases}"
+
+    def kill(self) -> None:
+        """Kill the server at once, as a crash does."""
+        self._signal(signal.SIGKILL)
+        (self._folder / "data" / "postmaster.pid").unlink(missing_ok=True)
+
+    def _signal(self, number: int) -> None:
+        assert self._process is not None
+        postmaster = (self._folder / "data" / "postmaster.pid").read_text().split()[0]
+        os.kill(int(postmaster), number)  # not the process that has changed the user
+        self._process.wait()
+
+    def close(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self._signal(signal.SIGINT)
+        shutil.rmtree(self._folder, ignore_errors=True)
