@@ -21,7 +21,7 @@ from tidemill.kafka.cluster import admin_settings
 logger = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 2.0
-ANSWER_S = 2.0
+ANSWER_S = 4.0
 
 
 class BrokerWatch:
