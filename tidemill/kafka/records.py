@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -78,7 +78,7 @@ class RangeReader:
     topic, partition and the first of them.
     """
 
-    settings: Mapping[str, str]
+    settings: Mapping[str, str] = field(repr=False)  # it may have secrets
     owner: str
     names: Sequence[str]
     columns: frozenset[str]
