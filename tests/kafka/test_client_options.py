@@ -29,6 +29,7 @@ def test_options_of_a_reader_lose_their_prefix() -> None:
         ),
         ({"receive.buffer.bytes": "4096"}, {"socket.receive.buffer.bytes": "4096"}),
         ({"security.protocol": "SASL_SSL"}, {"security.protocol": "SASL_SSL"}),
+        ({"max.poll.records": "500", "default.api.timeout.ms": "60000"}, {}),
         ({"buffer.memory": "2048000"}, {"queue.buffering.max.kbytes": "2000"}),
     ],
 )

@@ -99,6 +99,23 @@ def test_what_is_gone(broker: KafkaBroker, where: TopicPartition) -> None:
         list(reader(broker)(split(nowhere, 0, 5)))
 
 
+def test_a_partition_that_ends_before_what_was_planned(
+    broker: KafkaBroker, where: TopicPartition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its leader died, and one that had fewer records was elected."""
+    monkeypatch.setattr(consumers, "END_S", 1.0)
+    broker.send(where.topic, ["x"] * 10)
+    with pytest.raises(DataLossError, match="at offset 10, its batch ends before 15, and it has"):
+        list(reader(broker)(split(where, 5, 15)))
+    easy = reader(broker, may_lose=True)
+    assert offsets(easy(split(where, 5, 15))) == list(range(5, 10))
+    assert easy.skipped.found == [{(*where, 10): 5}]  # type: ignore[union-attr]
+
+
+def test_settings_do_not_show(broker: KafkaBroker) -> None:
+    assert broker.address not in repr(reader(broker))
+
+
 def test_an_offset_that_a_broker_denies_by_mistake(
     broker: KafkaBroker, where: TopicPartition, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -211,6 +211,7 @@ class KafkaCluster:
                 if is_waiting and self._has_answered:
                     logger.warning("%s: the broker at %s answers again", self._owner, self.servers)
                 self._has_answered = True
+                self._admin.poll(0)  # what it has to say piles up otherwise
                 self._errors.forget()
                 return answer
 

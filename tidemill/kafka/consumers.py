@@ -28,6 +28,8 @@ KEPT_MS = 300_000
 CHUNK = 10_000
 POLL_S = 1.0
 PAUSE_MS = 200
+END_S = 10.0
+"""How long a partition may seem to end before the range that is read, as it does while replicas catch up."""
 GONE_S = 3.0
 """How long a partition must have been unknown to the cluster before it is taken for deleted."""
 
@@ -131,6 +133,9 @@ class PartitionConsumer:
                 # librdkafka says so once, and waits for the topic to be made.
                 raise OffsetGoneError(self._where, self._position)
             waited_s = (self._clock.now_ms() - began_ms) / 1000
+            if waited_s >= END_S and self._position == self._partition_end:
+                # The rest of the range may be gone: a leader that had lost records was elected.
+                raise OffsetGoneError(self._where, self._position)
             if waited_s >= patience_s:
                 raise self._errors.unavailable(waited_s)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -79,7 +79,7 @@ class RangeReader:
     first of them.
     """
 
-    settings: Mapping[str, str]
+    settings: Mapping[str, str] = field(repr=False)  # it may have secrets
     owner: str
     names: Sequence[str]
     columns: frozenset[str]

@@ -21,7 +21,7 @@ from tidemill.kafka.cluster import admin_settings
 logger = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 2.0
-ANSWER_S = 2.0
+ANSWER_S = 4.0
 
 
 class BrokerWatch:
@@ -46,7 +46,6 @@ class BrokerWatch:
                     target=self._run, name="tidemill-kafka-watch", daemon=True
                 )
                 self._thread.start()
-            self._changed.notify_all()
 
     def end(self) -> None:
         with self._changed:
@@ -79,17 +78,12 @@ class BrokerWatch:
     def _is_due(self) -> bool:
         """Wait until one batch has run for as long as from one look to the next. False: it is over."""
         with self._changed:
-            while not self._is_closed:
-                if not self._is_reading:
-                    self._changed.wait()
-                    continue
-                reads = self._reads
-                self._changed.wait_for(
-                    lambda: self._is_closed or not self._is_reading, LOOK_EVERY_S
-                )
-                if self._is_reading and reads == self._reads:
+            while True:
+                reads = self._reads if self._is_reading else None
+                if self._changed.wait_for(lambda: self._is_closed, LOOK_EVERY_S):
+                    return False
+                if self._is_reading and self._reads == reads:
                     return True
-            return False
 
     def _heard(self, reason: str | None) -> None:
         with self._changed:

@@ -67,6 +67,19 @@ def test_nothing_is_subscribed() -> None:
         KafkaReadOptions.of_stream(Options({"kafka.bootstrap.servers": "a:1"}))
 
 
+def test_the_group_that_a_cluster_sees() -> None:
+    assert "group.id" not in read().client
+    assert read(**{"kafka.group.id": "mine"}).client["group.id"] == "mine"
+    assert read(groupIdPrefix="team-a").client["group.id"] == "team-a-reader"
+    both = {"kafka.group.id": "mine", "groupIdPrefix": "team-a"}
+    assert read(**both).client["group.id"] == "mine"
+
+
+def test_spaces_around_values_do_not_matter() -> None:
+    assert read(startingOffsets=" EARLIEST ").starting == Place(everywhere=EARLIEST)
+    assert read(subscribe=" a , b,a").subscription.topics == ("a", "b")
+
+
 def test_secrets_do_not_show() -> None:
     assert "hidden" not in repr(read(**{"kafka.sasl.password": "hidden"}))
 

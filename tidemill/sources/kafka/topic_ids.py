@@ -74,9 +74,11 @@ class TopicIds:
         if not again:
             return {}
         logger.warning("%s: made again, the stream reads from the beginning", ", ".join(again))
-        to = self._cluster.earliest(
-            part for part in partitions if part.topic in again and part in starts
-        )
+        begin = {part for part in partitions if part.topic in again and part in starts}
+        to = self._cluster.earliest(begin)
+        if missing := begin - set(to):
+            # Whatever is left out would go on in the middle of the new topic.
+            raise made_again(min(missing).topic)
         to = {part: at for part, at in to.items() if starts[part] != at}
         if not to:
             self._write(self.current, None)

@@ -31,7 +31,7 @@ DRIVER_POINTS = {
 }
 TASK_POINTS = {
     "kafka.before-fetch": 16,
-    "kafka.fetched": 24,
+    "kafka.fetched": 16,
     "kafka.range-read": 16,
     "program.in-task": 200,
     "state.before-version": 8,
