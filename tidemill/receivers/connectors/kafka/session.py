@@ -7,7 +7,8 @@ the offset at which it begins; with the key goes the offset at which it ends
 
 1. The receiver gets partitions. Each begins where the group has committed. IF the group has committed nothing
    there, the receiver resolves ``auto.offset.reset`` and commits that: a crash does not move the beginning.
-2. It gathers messages, and stores them as one block, with the key of each piece.
+2. It gathers messages, looks whether their topics are still those that it began with, and stores them as one
+   block, with the key of each piece. (IF a topic was made again, these may be its messages from the middle.)
 3. IF the driver knows one of the keys, nothing is stored: an earlier run, or another member of the group, has
    stored a piece that begins there. The receiver skips to where that piece ends, and goes back to 2.
 4. ELSE block and keys are durable, in one record of the driver's log.
@@ -48,6 +49,8 @@ COMMITTED_S = 30.0
 GATHER_MS = 200
 """How long messages are gathered for a block, after the first one."""
 BLOCK_BYTES = 8 << 20
+LOOK_MS = 5_000
+"""How often a receiver to which nothing comes looks whether its topics are still there."""
 CHUNK = 200
 
 _OURS = {
@@ -95,12 +98,15 @@ class KafkaSession:
         # Grows when partitions come or go.
         self._changes = 0
         self._is_waiting = False
+        self._looked_ms = 0
 
     def run(self) -> None:
         try:
             self._open()
             while not self._is_closing.is_set():
                 self._gather()
+                if self._gathered or self._clock.now_ms() >= self._looked_ms + LOOK_MS:
+                    self._require_same_topics()
                 self._store()
         except Exception as error:
             if not self._is_closing.is_set():
@@ -149,10 +155,10 @@ class KafkaSession:
         begins: Positions = {}
         for part in parts:
             at = committed.get(part)
-            if at is None:
-                at = last[part]
-                if self._receiver.params.reset == EARLIEST or part.topic in made_again:
-                    at = first[part]
+            if part.topic in made_again:
+                at = first[part]
+            elif at is None:
+                at = first[part] if self._receiver.params.reset == EARLIEST else last[part]
             elif not first[part] <= at <= last[part]:
                 self._receiver.reportError(
                     f"messages of {part} are gone: the group {self._receiver.group} is at offset {at}, and "
@@ -216,6 +222,15 @@ class KafkaSession:
             if left_ms <= 0:
                 return
             self._take(self._consume(CHUNK, left_ms / 1000))
+
+    def _require_same_topics(self) -> None:
+        self._looked_ms = self._clock.now_ms()
+        found = self._cluster.topic_ids(self._topic_ids)
+        for topic, id_ in self._topic_ids.items():
+            if topic not in found:
+                raise SourceError(f"there is no topic {topic} any more", "kafka")
+            if found[topic] != id_:
+                raise SourceError(f"topic {topic} was deleted and made again", "kafka")
 
     def _consume(self, most: int, timeout_s: float) -> list[Message]:
         """Return messages that follow what was consumed before.
