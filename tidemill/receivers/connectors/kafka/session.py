@@ -89,6 +89,7 @@ class KafkaSession:
         self._is_closing = threading.Event()
         self._has_ended = threading.Event()
         self._consumer: Any = None
+        self._cluster: KafkaCluster | None = None
         # Where the next piece of each partition begins that this member has, and what is gathered for it.
         self._next: Positions = {}
         self._gathered: dict[TopicPartition, list[Message]] = {}
@@ -126,8 +127,8 @@ class KafkaSession:
         params = self._receiver.params
         settings = params.settings()
         self._errors = ConnectionErrors(settings["bootstrap.servers"])
-        self._cluster = KafkaCluster(settings, params.owner)
-        found = self._cluster.partitions(self._receiver.topics)
+        self._cluster = cluster = KafkaCluster(settings, params.owner)
+        found = cluster.partitions(self._receiver.topics)
         if missing := [topic for topic in self._receiver.topics if topic not in found]:
             raise SourceError(
                 f"there is no topic {' and no topic '.join(missing)} at {self._errors.servers}: create it, "
@@ -146,10 +147,12 @@ class KafkaSession:
     def _on_assign(self, consumer: Any, assigned: list[KafkaPartition]) -> None:
         """Begin where the group stands: step 1."""
         parts = [TopicPartition(each.topic, each.partition) for each in assigned]
-        self._topic_ids = self._cluster.topic_ids({part.topic for part in parts})
+        cluster = self._cluster
+        assert cluster is not None
+        self._topic_ids = cluster.topic_ids({part.topic for part in parts})
         made_again = self._receiver.topics_made_again(self._topic_ids)
         committed = positions_of(consumer.committed(assigned, timeout=COMMITTED_S))
-        first, last = self._cluster.earliest(parts), self._cluster.latest(parts)
+        first, last = cluster.earliest(parts), cluster.latest(parts)
         if gone := {part for part in parts if part not in first or part not in last}:
             raise SourceError(f"these do not exist any more: {described(gone)}", "kafka")
         begins: Positions = {}
@@ -170,6 +173,7 @@ class KafkaSession:
         fresh = {part: at for part, at in begins.items() if committed.get(part) != at}
         if fresh:
             commit(consumer, fresh)
+        self._receiver.topic_ids.update(self._topic_ids)
         self._next = begins
         self._committed = dict(begins)
         self._gathered = {}
@@ -203,13 +207,13 @@ class KafkaSession:
             logger.info("%s: %s", self._receiver.group, error.args[0].str())
 
     def _leave(self) -> None:
-        consumer, self._consumer = self._consumer, None
-        if consumer is not None:
+        if self._consumer is not None:
             with suppress(Exception):
-                self._consumer = consumer
                 self._commit()
             with suppress(Exception):
-                consumer.close()
+                self._consumer.close()
+        if self._cluster is not None:
+            self._cluster.close()
 
     # -- messages ------------------------------------------------------------------------------
 
@@ -225,6 +229,7 @@ class KafkaSession:
 
     def _require_same_topics(self) -> None:
         self._looked_ms = self._clock.now_ms()
+        assert self._cluster is not None
         found = self._cluster.topic_ids(self._topic_ids)
         for topic, id_ in self._topic_ids.items():
             if topic not in found:
