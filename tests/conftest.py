@@ -43,6 +43,7 @@ use_archive()
 LONG_FILES = (
     "tests/test_examples.py",
     "tests/faults/",
+    "tests/kafka/faults/",
     "tests/test_pages.py",
     "tests/streaming/test_shutdown.py",
     "tests/cluster/",

@@ -51,7 +51,8 @@ def build(spark_context: Any, clock: Any, folder: str, kind: str, address: str, 
             ssc, [topic], given, messageHandler=lambda m: int(m.message), commitOffsets=True
         )
     else:
-        ssc = StreamingContext(spark_context, 0.5)
+        # Long enough for a busy machine to keep up.
+        ssc = StreamingContext(spark_context, 2)
         streams = [
             KafkaUtils.createStream(ssc, address, f"g-{topic}", {topic: 1}, given).map(
                 lambda pair: int(pair[1])

@@ -64,7 +64,7 @@ def test_a_direct_stream_that_is_killed(broker: KafkaBroker, tmp_path: Path) -> 
 
 
 def test_receivers_that_are_killed(broker: KafkaBroker, tmp_path: Path) -> None:
-    program = KafkaProgram(tmp_path / "run", "receivers", broker, 300)
+    program = KafkaProgram(tmp_path / "run", "receivers", broker, 200)
     outcome = program.run_and_check(RECEIVERS)
     assert outcome.kills == 1
     assert outcome.states_seen

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -153,3 +155,28 @@ def test_commits_that_fail_do_not_stop_the_stream(
     said = [each.getMessage() for each in caplog.records if "consumer group" in each.getMessage()]
     assert len(said) == 1
     assert f"could not be committed to the consumer group busy-{name}" in said[0]
+
+
+def test_a_stream_that_has_stopped_leaves_no_threads(
+    broker: KafkaBroker, topic: Topics, new_stream: Callable[..., Stream]
+) -> None:
+    name = topic()
+
+    def run_and_stop() -> None:
+        stream = new_stream()
+        given = params(broker, **{"group.id": f"leaving-{name}"})
+        direct = KafkaUtils.createDirectStream(stream.ssc, [name], given, commitOffsets=True)
+        collected(direct)
+        broker.send(name, texts(0, 1))
+        stream.start_and_run(1)
+        stream.ssc.stop(stopSparkContext=False)
+
+    def threads() -> int:
+        gc.collect()
+        return len(os.listdir("/proc/self/task"))  # those of librdkafka are no threads of Python's
+
+    run_and_stop()
+    before = threads()
+    for _ in range(3):
+        run_and_stop()
+    wait_for(lambda: threads() < before + 4, "the threads to end")

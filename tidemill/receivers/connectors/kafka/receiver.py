@@ -39,7 +39,8 @@ class KafkaReceiver(Receiver):
         # Members of a group, each with a stream of its own, recognise each other's pieces.
         self._key_settings = KeySettings(REMEMBERED_PIECES, f"kafka {self.group}")
         self._session: KafkaSession | None = None
-        self._topic_ids: dict[str, str] = {}
+        # Of the topics in which this receiver has begun to read.
+        self.topic_ids: dict[str, str] = {}
 
     def onStart(self) -> None:
         try:
@@ -70,9 +71,8 @@ class KafkaReceiver(Receiver):
         return self._running_supervisor().store_requests(records, keys)
 
     def topics_made_again(self, ids: Mapping[str, str]) -> set[str]:
-        """Return the topics that had other ids when this receiver last looked."""
-        again = {topic for topic, id_ in ids.items() if self._topic_ids.get(topic, id_) != id_}
-        self._topic_ids.update(ids)
+        """Return the topics that had other ids when this receiver began to read them."""
+        again = {topic for topic, id_ in ids.items() if self.topic_ids.get(topic, id_) != id_}
         for topic in again:
             self.reportError(
                 f"topic {topic} was deleted and made again: what was not received is gone, and the receiver "
@@ -85,4 +85,4 @@ class KafkaReceiver(Receiver):
             self.restart(message, error)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_session": None, "_topic_ids": {}}
+        return {**super().__getstate__(), "_session": None, "topic_ids": {}}

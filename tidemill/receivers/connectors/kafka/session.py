@@ -7,7 +7,8 @@ the offset at which it begins; with the key goes the offset at which it ends
 
 1. The receiver gets partitions. Each begins where the group has committed. IF the group has committed nothing
    there, the receiver resolves ``auto.offset.reset`` and commits that: a crash does not move the beginning.
-2. It gathers messages, and stores them as one block, with the key of each piece.
+2. It gathers messages, looks whether their topics are still those that it began with, and stores them as one
+   block, with the key of each piece. (IF a topic was made again, these may be its messages from the middle.)
 3. IF the driver knows one of the keys, nothing is stored: an earlier run, or another member of the group, has
    stored a piece that begins there. The receiver skips to where that piece ends, and goes back to 2.
 4. ELSE block and keys are durable, in one record of the driver's log.
@@ -48,6 +49,8 @@ COMMITTED_S = 30.0
 GATHER_MS = 200
 """How long messages are gathered for a block, after the first one."""
 BLOCK_BYTES = 8 << 20
+LOOK_MS = 5_000
+"""How often a receiver to which nothing comes looks whether its topics are still there."""
 CHUNK = 200
 
 _OURS = {
@@ -86,6 +89,7 @@ class KafkaSession:
         self._is_closing = threading.Event()
         self._has_ended = threading.Event()
         self._consumer: Any = None
+        self._cluster: KafkaCluster | None = None
         # Where the next piece of each partition begins that this member has, and what is gathered for it.
         self._next: Positions = {}
         self._gathered: dict[TopicPartition, list[Message]] = {}
@@ -95,12 +99,15 @@ class KafkaSession:
         # Grows when partitions come or go.
         self._changes = 0
         self._is_waiting = False
+        self._looked_ms = 0
 
     def run(self) -> None:
         try:
             self._open()
             while not self._is_closing.is_set():
                 self._gather()
+                if self._gathered or self._clock.now_ms() >= self._looked_ms + LOOK_MS:
+                    self._require_same_topics()
                 self._store()
         except Exception as error:
             if not self._is_closing.is_set():
@@ -120,8 +127,8 @@ class KafkaSession:
         params = self._receiver.params
         settings = params.settings()
         self._errors = ConnectionErrors(settings["bootstrap.servers"])
-        self._cluster = KafkaCluster(settings, params.owner)
-        found = self._cluster.partitions(self._receiver.topics)
+        self._cluster = cluster = KafkaCluster(settings, params.owner)
+        found = cluster.partitions(self._receiver.topics)
         if missing := [topic for topic in self._receiver.topics if topic not in found]:
             raise SourceError(
                 f"there is no topic {' and no topic '.join(missing)} at {self._errors.servers}: create it, "
@@ -140,19 +147,21 @@ class KafkaSession:
     def _on_assign(self, consumer: Any, assigned: list[KafkaPartition]) -> None:
         """Begin where the group stands: step 1."""
         parts = [TopicPartition(each.topic, each.partition) for each in assigned]
-        self._topic_ids = self._cluster.topic_ids({part.topic for part in parts})
+        cluster = self._cluster
+        assert cluster is not None
+        self._topic_ids = cluster.topic_ids({part.topic for part in parts})
         made_again = self._receiver.topics_made_again(self._topic_ids)
         committed = positions_of(consumer.committed(assigned, timeout=COMMITTED_S))
-        first, last = self._cluster.earliest(parts), self._cluster.latest(parts)
+        first, last = cluster.earliest(parts), cluster.latest(parts)
         if gone := {part for part in parts if part not in first or part not in last}:
             raise SourceError(f"these do not exist any more: {described(gone)}", "kafka")
         begins: Positions = {}
         for part in parts:
             at = committed.get(part)
-            if at is None:
-                at = last[part]
-                if self._receiver.params.reset == EARLIEST or part.topic in made_again:
-                    at = first[part]
+            if part.topic in made_again:
+                at = first[part]
+            elif at is None:
+                at = first[part] if self._receiver.params.reset == EARLIEST else last[part]
             elif not first[part] <= at <= last[part]:
                 self._receiver.reportError(
                     f"messages of {part} are gone: the group {self._receiver.group} is at offset {at}, and "
@@ -164,6 +173,7 @@ class KafkaSession:
         fresh = {part: at for part, at in begins.items() if committed.get(part) != at}
         if fresh:
             commit(consumer, fresh)
+        self._receiver.topic_ids.update(self._topic_ids)
         self._next = begins
         self._committed = dict(begins)
         self._gathered = {}
@@ -197,13 +207,13 @@ class KafkaSession:
             logger.info("%s: %s", self._receiver.group, error.args[0].str())
 
     def _leave(self) -> None:
-        consumer, self._consumer = self._consumer, None
-        if consumer is not None:
+        if self._consumer is not None:
             with suppress(Exception):
-                self._consumer = consumer
                 self._commit()
             with suppress(Exception):
-                consumer.close()
+                self._consumer.close()
+        if self._cluster is not None:
+            self._cluster.close()
 
     # -- messages ------------------------------------------------------------------------------
 
@@ -216,6 +226,16 @@ class KafkaSession:
             if left_ms <= 0:
                 return
             self._take(self._consume(CHUNK, left_ms / 1000))
+
+    def _require_same_topics(self) -> None:
+        self._looked_ms = self._clock.now_ms()
+        assert self._cluster is not None
+        found = self._cluster.topic_ids(self._topic_ids)
+        for topic, id_ in self._topic_ids.items():
+            if topic not in found:
+                raise SourceError(f"there is no topic {topic} any more", "kafka")
+            if found[topic] != id_:
+                raise SourceError(f"topic {topic} was deleted and made again", "kafka")
 
     def _consume(self, most: int, timeout_s: float) -> list[Message]:
         """Return messages that follow what was consumed before.
