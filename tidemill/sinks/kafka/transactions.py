@@ -240,8 +240,9 @@ class TransactionalWriter:
         lent: Callable[[], AbstractContextManager[MarkedProducer]],
         use: Callable[[MarkedProducer], T],
     ) -> T:
+        """Go to step 2 until nothing unknown has happened on the way, at least once more after a failure."""
         clock = SystemClock()
-        began_ms = clock.now_ms()
+        failed_ms: int | None = None
         while True:
             try:
                 with lent() as producer:
@@ -250,9 +251,11 @@ class TransactionalWriter:
                 if is_final(error.args[0]):
                     raise refused(self.settings[BOOTSTRAP_SERVERS], error.args[0]) from None
                 now_ms = clock.now_ms()
+                if failed_ms is None:
+                    failed_ms = now_ms
                 is_topic_gone = error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART
                 patience_s = min(NEW_TOPIC_S, self.patience_s) if is_topic_gone else self.patience_s
-                if now_ms >= began_ms + round(patience_s * 1000):
+                if now_ms > failed_ms + round(patience_s * 1000):
                     raise self._gives_up(error.args[0]) from None
                 logger.info("%s: %s, and tries again", self.place.identity, error)
                 clock.wait_till(now_ms + PAUSE_MS)
