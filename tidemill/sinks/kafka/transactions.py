@@ -90,6 +90,7 @@ class MarkedProducer(MessageProducer):
         self._place = place
         self._stuck_s = min(STUCK_S, patience_s)
         self._is_open = False
+        self._left = 0  # messages that were still on their way when it was last looked
         try:
             self._again(lambda: self.client.init_transactions(CALL_S))  # 2
             fault_point("kafka.fenced")
@@ -111,10 +112,12 @@ class MarkedProducer(MessageProducer):
                     self.client.poll(0)  # calls back with what has been heard
                 self.raise_failed()
                 cause = error.args[0]
-                if is_final(cause):
-                    raise refused(self._errors.servers, cause) from None
-                if not cause.retriable():
+                if is_final(cause) or not cause.retriable():
                     raise
+                left = len(self.client)
+                if left < self._left:  # a slow broker is a broker
+                    self.waiting.answered()
+                self._left = left
                 self.waiting.after(cause)
 
     def _read_marker(self) -> tuple[int | None, Any]:
@@ -154,7 +157,6 @@ class MarkedProducer(MessageProducer):
         self.client.begin_transaction()  # 4
         for each in messages:
             self.send(each, topic)
-        self.flush()
         fault_point("kafka.sent")
         self._send_marker(next_batch)
         fault_point("kafka.marked")
@@ -249,7 +251,9 @@ class TransactionalWriter:
                     return use(producer)
             except KafkaException as error:
                 if is_final(error.args[0]):
-                    raise refused(self.settings[BOOTSTRAP_SERVERS], error.args[0]) from None
+                    is_about_topic = error.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
+                    what = f"topic {self.topic}" if is_about_topic and self.topic else ""
+                    raise refused(self.settings[BOOTSTRAP_SERVERS], error.args[0], what) from None
                 now_ms = clock.now_ms()
                 if failed_ms is None:
                     failed_ms = now_ms
