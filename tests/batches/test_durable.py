@@ -204,7 +204,7 @@ def test_closing_twice_is_closing(written: Path) -> None:
 def test_leftovers_go_and_nothing_else(written: Path) -> None:
     durable = open_in(written)
     before = files_in(written)
-    for path in ("sources/orders/initial", "state/totals/0/-1.a.snapshot"):
+    for path in ("sources/orders/initial", "sinks/0/tasks", "state/totals/0/-1.a.snapshot"):
         durable.storage.write(path, b"x")
     clear_leftovers(durable.storage)
     assert files_in(written) == before
@@ -216,6 +216,8 @@ def test_leftovers_go_and_nothing_else(written: Path) -> None:
     [
         "state/photos/1.jpg",
         "sources/app/main.py",
+        "sinks/kitchen",
+        "sinks/0/letter",
         "received/letter",
         "state/totals/0/notes",
         "state/x/y/z",

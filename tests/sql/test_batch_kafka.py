@@ -139,7 +139,8 @@ def test_other_formats_stay_sparks(
 ) -> None:
     rows = spark.range(3)
     rows.write.mode("overwrite").option("compression", "gzip").parquet(str(tmp_path / "p"))
-    rows.write.format("json").partitionBy("id").save(str(tmp_path / "j"), mode="append")
+    named = rows.selectExpr("id", "'x' AS name")
+    named.write.format("json").partitionBy("name").save(str(tmp_path / "j"), mode="append")
     assert spark.read.parquet(str(tmp_path / "p")).count() == 3
     assert spark.read.format("json").schema("id long").load(str(tmp_path / "j")).count() == 3
     assert type(other_session.read).__module__.startswith("pyspark.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
@@ -55,6 +56,22 @@ _DEFAULTS = {
 }
 
 
+@contextmanager
+def unmasked() -> Iterator[None]:
+    """Raise a fatal error of a producer as the ``KafkaException`` that it is.
+
+    confluent-kafka sets that exception and then calls back for messages: every call in there is a
+    ``SystemError``, because an exception is set.
+    """
+    try:
+        yield
+    except SystemError as error:
+        found: BaseException | None = error
+        while found is not None and not isinstance(found, KafkaException):
+            found = found.__cause__ or found.__context__
+        raise found or KafkaException(KafkaError(KafkaError._FATAL)) from None
+
+
 class MessageProducer:
     """A producer that remembers which topics there are, and which message could not be delivered.
 
@@ -104,6 +121,10 @@ class MessageProducer:
         """Queue messages: columns of :data:`COLUMNS`. ``topic`` is for all of them, ``header`` the last of
         each.
         """
+        with unmasked():
+            self._send(messages, topic, header)
+
+    def _send(self, messages: pa.RecordBatch, topic: str | None, header: Header | None) -> None:
         produce = self.client.produce
         for to, partition, key, value, headers in _rows(messages, topic):
             where = self._where(to, partition)
@@ -175,9 +196,10 @@ class MessageProducer:
 
     def flush(self) -> None:
         """Return when the brokers have all messages, or raise: each message has a deadline of its own."""
-        while self.client.flush(CALL_S):
-            self.raise_failed()
-            self.waiting.goes_on()
+        with unmasked():
+            while self.client.flush(CALL_S):
+                self.raise_failed()
+                self.waiting.goes_on()
         self.raise_failed()
         self.waiting.answered()
 
@@ -185,7 +207,8 @@ class MessageProducer:
         """Drop what has not been sent, and the connections. Idempotent."""
         client, self.client = self.client, None
         if client is not None:
-            client.purge()
+            with suppress(KafkaException), unmasked():
+                client.purge()
 
 
 def no_topic(topic: str, servers: str, owner: str) -> SinkError:

@@ -15,6 +15,7 @@ from tidemill.common.fault_points import fault_point
 
 ROWS = 40
 """So many rows has a batch."""
+PATIENCE_MS = 300_000
 
 
 def passing(value):  # type: ignore[no-untyped-def]  # Spark would ask the types what to do
@@ -37,6 +38,7 @@ def main(folder: str, batches: int, address: str, source: str, target: str, task
         .option("subscribe", source)
         .option("startingOffsets", "earliest")
         .option("maxOffsetsPerTrigger", ROWS)
+        .option("kafkaConsumer.pollTimeoutMs", PATIENCE_MS)
         .load()
     )
     value = F.udf(passing, "string")(F.col("value").cast("string"))
@@ -47,6 +49,7 @@ def main(folder: str, batches: int, address: str, source: str, target: str, task
         .option("topic", target)
         .option("exactlyOnce", True)
         .option("exactlyOnceTasks", tasks)
+        .option("kafka.delivery.timeout.ms", PATIENCE_MS)
         .option("checkpointLocation", str(Path(folder) / "checkpoint"))
         .trigger(availableNow=True)
         .start()

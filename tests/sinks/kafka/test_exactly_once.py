@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -245,3 +247,20 @@ def test_a_query_that_is_stopped_in_a_batch_leaves_no_transaction_open(
     it.query.stop()
     broker.send(name, ["another"])
     wait_for(lambda: broker.committed(name) == broker.latest(name), "no open transaction")
+
+
+def test_starts_and_stops_leave_no_threads_behind(broker: KafkaBroker, writing: Any) -> None:
+    """Every client of librdkafka has threads of its own, which Python does not count."""
+
+    def threads() -> int:
+        gc.collect()
+        return len(os.listdir("/proc/self/task"))
+
+    it = writing(exactlyOnceTasks=2)
+    counts = []
+    for number in range(4):
+        it.start()
+        it.add(number)
+        it.query.stop()
+        counts.append(threads())
+    assert counts[-1] <= counts[0] + 2, counts

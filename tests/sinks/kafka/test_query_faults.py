@@ -19,7 +19,8 @@ from tests.waiting import wait_for
 ALL = os.environ.get("TIDEMILL_ALL_FAULTS") == "1"
 every_fault = pytest.mark.skipif(not ALL, reason="make test-faults")
 
-# How often a run is sure to pass a point: once in a program, or once a batch and task.
+# How often a run is sure to pass a point: once in a program, or once a batch. A batch that is killed before
+# a point may not come to it any more, because it is done.
 DRIVER_POINTS = {
     "kafka.before-tasks": 1,
     "kafka.after-tasks": 1,
@@ -27,12 +28,12 @@ DRIVER_POINTS = {
     "batch.before-offsets": BATCHES,
     "batch.after-offsets": BATCHES,
     "batch.before-run": BATCHES,
-    "kafka.staged": BATCHES - 2,
+    "kafka.staged": BATCHES - 3,
     "batch.after-run": BATCHES,
     "batch.after-sink": BATCHES,
     "batch.before-commit": BATCHES,
     "batch.after-commit": BATCHES,
-    "batch.over": BATCHES,
+    "batch.over": BATCHES - 2,
 }
 TASK_POINTS = {
     "program.in-task": BATCHES * 40,
@@ -96,9 +97,11 @@ def test_killed_now_and_then(program: Make) -> None:
 
 
 @every_fault
-@pytest.mark.parametrize("number", range(len(PLANS)))
-@pytest.mark.parametrize("tasks", [1, 3])
-def test_killed_everywhere(program: Make, number: int, tasks: int) -> None:
+@pytest.mark.parametrize(
+    ("tasks", "number"),
+    [*((1, number) for number in range(len(PLANS))), *((3, n) for n in range(0, len(PLANS), 3))],
+)
+def test_killed_everywhere(program: Make, tasks: int, number: int) -> None:
     copy = program(tasks)
     copy.run(PLANS[number], "watched")
     copy.check()

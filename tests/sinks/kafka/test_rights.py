@@ -88,7 +88,7 @@ def refused(call: Callable[[], object], sentence: str) -> None:
     with pytest.raises(Exception, match=sentence) as failure:
         call()
     text = str(failure.value)
-    assert len(text.split("\n\n")[0].splitlines()) == 1
+    assert text.startswith(("the ", "BrokerRefusedError: the "))
     assert PASSWORD not in text
 
 

@@ -223,7 +223,8 @@ def test_a_broker_that_dies_and_comes_back(
     broker: KafkaBroker, topic: Topics, writing: Any, once: str
 ) -> None:
     name = topic(2)
-    with writing(topic=name, exactlyOnce=once) as it:
+    patient = {"kafka.delivery.timeout.ms": 300_000}
+    with writing(topic=name, exactlyOnce=once, **patient) as it:
         it.add(*range(10))
         broker.kill()
         it.input.add([(number,) for number in range(10, 20)])

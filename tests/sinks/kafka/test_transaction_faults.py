@@ -33,7 +33,7 @@ class Task:
         self, first: int, end: int, faults: str = "", counters: str = "faults"
     ) -> WriterProcess:
         place = self.broker.address, self.topic, self.identity
-        process = WriterProcess(self.folder / counters, faults, *place, first, end, 60_000)
+        process = WriterProcess(self.folder / counters, faults, *place, first, end, 300_000)
         self._started.append(process)
         return process
 

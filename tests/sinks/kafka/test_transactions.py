@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
+import pyarrow as pa
 import pytest
 
 from tests.kafka.broker import KafkaBroker
@@ -129,6 +131,19 @@ def test_a_task_that_was_fenced_in_the_middle_starts_anew(
     assert written(broker, task) == [*rows_of(0), *rows_of(1)]
 
 
+def test_a_kept_producer_that_was_fenced_between_two_batches(
+    broker: KafkaBroker, task: Task
+) -> None:
+    """Also with more rows than one request takes: many messages fail at once."""
+    many = pa.record_batch({"value": pa.array([b"x" * 1000] * 5000, pa.binary())})
+    for batch in range(3):
+        task().on_driver(lambda producer: None)
+        assert task().write(batch, [many] if batch == 1 else messages_of(batch))
+    found = written(broker, task)
+    assert [value for value in found if value[0] != "x"] == [*rows_of(0), *rows_of(2)]
+    assert len(found) == 5000 + 2 * len(rows_of(0))
+
+
 def test_a_transaction_that_took_too_long_is_made_again(
     broker: KafkaBroker, task: Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -146,3 +161,12 @@ def test_a_transaction_that_took_too_long_is_made_again(
     assert task("short", transaction_ms=1000).write(0, messages_of(0))
     assert len(attempts) == 2
     assert written(broker, task) == rows_of(0)
+
+
+def test_a_topic_of_markers_that_is_gone(broker: KafkaBroker, task: Task) -> None:
+    other = replace(task(), place=replace(task().place, topic=f"gone-{uuid.uuid4().hex[:8]}"))
+    with pytest.raises(
+        SinkError, match=r"cannot keep the marker .* in topic gone-.*: there is no such"
+    ):
+        other.on_driver(lambda producer: producer.commit((), None, 1))
+    assert task().write(0, messages_of(0))

@@ -74,7 +74,6 @@ class Markers:
         self.tasks = 0
         # The batch that an earlier run has planned and not committed; -1 if there is none.
         self.interrupted = -1
-        self._is_new = False
 
     def open(self, wanted_tasks: int) -> int:
         """Check the markers, or set the first ones. Return the first batch that some task may lack."""
@@ -83,7 +82,6 @@ class Markers:
             self.interrupted = progress.planned
         noted = self._log.get(TASKS)
         if noted is None:
-            self._is_new = True
             self._set_all(wanted_tasks, progress.committed + 1, self._require_unused)
             return progress.committed + 1
         self.tasks = int(noted[0][TASKS])
@@ -152,11 +150,6 @@ class Markers:
         self._log.put(TASKS, [{"from": next_batch, TASKS: tasks}])
         fault_point("kafka.after-tasks")
         self.tasks = tasks
-
-    def undo(self) -> None:
-        """Forget the tasks of a query that was new here, and whose start is refused."""
-        if self._is_new:
-            self._log.delete(TASKS)
 
     def renew(self) -> None:
         """Commit every marker once more, as it is: an old one expires."""

@@ -167,10 +167,6 @@ class ExactlyOnceKafkaSink(Sink):
         place = self._first.place
         return replace(self._first, place=replace(place, identity=f"{place.identity}-{task}"))
 
-    def undo_start(self) -> None:
-        if self._markers is not None:
-            self._markers.undo()
-
     def has_batch(self, batch_id: int) -> bool:
         return batch_id <= self._written
 

@@ -42,11 +42,11 @@ from tidemill.common.clock import SystemClock
 from tidemill.common.fault_points import fault_point
 from tidemill.errors import SinkError, TidemillError
 from tidemill.kafka.bounded_call import GivenUpError, within
-from tidemill.kafka.client_errors import ConnectionErrors, made
+from tidemill.kafka.client_errors import ConnectionErrors, is_final, made, refused
 from tidemill.kafka.client_options import BOOTSTRAP_SERVERS
 from tidemill.kafka.client_pool import ClientPool
 from tidemill.kafka.delivery_errors import AWAY
-from tidemill.kafka.producers import CALL_S, MessageProducer
+from tidemill.kafka.producers import CALL_S, NEW_TOPIC_S, MessageProducer, unmasked
 from tidemill.kafka.waiting import PAUSE_MS
 
 if TYPE_CHECKING:
@@ -90,6 +90,7 @@ class MarkedProducer(MessageProducer):
         self._place = place
         self._stuck_s = min(STUCK_S, patience_s)
         self._is_open = False
+        self._left = 0  # messages that were still on their way when it was last looked
         try:
             self._again(lambda: self.client.init_transactions(CALL_S))  # 2
             fault_point("kafka.fenced")
@@ -104,13 +105,19 @@ class MarkedProducer(MessageProducer):
         """Make a call until it succeeds, or fails in a way that another call does not mend."""
         while True:
             try:
-                return call()
+                with unmasked():
+                    return call()
             except KafkaException as error:
-                self.client.poll(0)  # calls back with what has been heard
+                with unmasked():
+                    self.client.poll(0)  # calls back with what has been heard
                 self.raise_failed()
                 cause = error.args[0]
-                if not cause.retriable():
+                if is_final(cause) or not cause.retriable():
                     raise
+                left = len(self.client)
+                if left < self._left:  # a slow broker is a broker
+                    self.waiting.answered()
+                self._left = left
                 self.waiting.after(cause)
 
     def _read_marker(self) -> tuple[int | None, Any]:
@@ -150,7 +157,6 @@ class MarkedProducer(MessageProducer):
         self.client.begin_transaction()  # 4
         for each in messages:
             self.send(each, topic)
-        self.flush()
         fault_point("kafka.sent")
         self._send_marker(next_batch)
         fault_point("kafka.marked")
@@ -179,8 +185,9 @@ class MarkedProducer(MessageProducer):
         if self._is_open and self.client is not None:
             self._is_open = False
             try:
-                self.client.purge()
-                self.client.abort_transaction(ABORT_S)
+                with unmasked():
+                    self.client.purge()
+                    self.client.abort_transaction(ABORT_S)
             except KafkaException as error:  # fenced, committed after all, or nobody answers
                 logger.debug("no transaction was aborted: %s", error)
         super().close()
@@ -235,15 +242,24 @@ class TransactionalWriter:
         lent: Callable[[], AbstractContextManager[MarkedProducer]],
         use: Callable[[MarkedProducer], T],
     ) -> T:
+        """Go to step 2 until nothing unknown has happened on the way, at least once more after a failure."""
         clock = SystemClock()
-        give_up_ms = clock.now_ms() + round(self.patience_s * 1000)
+        failed_ms: int | None = None
         while True:
             try:
                 with lent() as producer:
                     return use(producer)
             except KafkaException as error:
+                if is_final(error.args[0]):
+                    is_about_topic = error.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
+                    what = f"topic {self.topic}" if is_about_topic and self.topic else ""
+                    raise refused(self.settings[BOOTSTRAP_SERVERS], error.args[0], what) from None
                 now_ms = clock.now_ms()
-                if now_ms >= give_up_ms:
+                if failed_ms is None:
+                    failed_ms = now_ms
+                is_topic_gone = error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART
+                patience_s = min(NEW_TOPIC_S, self.patience_s) if is_topic_gone else self.patience_s
+                if now_ms > failed_ms + round(patience_s * 1000):
                     raise self._gives_up(error.args[0]) from None
                 logger.info("%s: %s, and tries again", self.place.identity, error)
                 clock.wait_till(now_ms + PAUSE_MS)
@@ -260,6 +276,13 @@ class TransactionalWriter:
             errors = ConnectionErrors(self.settings[BOOTSTRAP_SERVERS])
             errors.heard(error)
             return errors.unavailable(self.patience_s)
+        if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+            return SinkError(
+                f"{self.owner} cannot keep {self.place}: there is no such topic. Start the query again: it "
+                "creates the topic. If it was deleted, so were the markers, and with a batch that was "
+                "interrupted the option unknownMarker has to say whether that is written",
+                "kafka",
+            )
         timeout = self.settings["transaction.timeout.ms"]
         return SinkError(
             f"{self.owner} could not commit a transaction as {self.place.identity} in "
