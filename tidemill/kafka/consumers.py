@@ -125,7 +125,7 @@ class PartitionConsumer:
         while True:
             found = self._consume(most)
             self._errors.raise_final()
-            if list(map(Message.error, found)).count(None) < len(found):
+            if any(map(Message.error, found)):
                 for message in found:
                     if (error := message.error()) is not None:
                         self._handle(error, message)
