@@ -8,6 +8,7 @@ import warnings
 from benchmarks import (
     capacity,
     idle_batches,
+    kafka_source,
     query_latency,
     query_parallel,
     query_restart,
@@ -27,6 +28,7 @@ ALL = {
     "query_throughput": query_throughput.main,
     "query_restart": query_restart.main,
     "query_parallel": query_parallel.main,
+    "kafka_source": kafka_source.main,
 }
 
 
