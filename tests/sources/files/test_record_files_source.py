@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Container
 
+import pytest
 from pyspark import SparkContext
 
-from tidemill.batches.batch import UNLIMITED
+from tidemill.batches.batch import UNLIMITED, OffsetRange
 from tidemill.errors import InputUnavailableError
 from tidemill.sources.files.record_readers import TextFilesSource
 from tidemill.tasks.file_records import FoundFile
@@ -34,7 +35,7 @@ class Directory:
         ]
 
     def look_at(self, path: str) -> FoundFile | None:
-        return None
+        return next((file for file in self.files or [] if file.path == path), None)
 
     def is_being_written(self, file: FoundFile) -> bool:
         return file.path in self.being_written
@@ -64,3 +65,60 @@ def test_a_file_is_found_once_while_another_of_a_long_absence_is_being_written(
     directory.being_written = set()
     assert found(10 * HOUR_MS + 2 * MINUTE_MS) == 2
     assert found(10 * HOUR_MS + 3 * MINUTE_MS) == 2
+
+
+FIRST = FoundFile("/data/file", 1, 10)
+SECOND = FoundFile("/data/file", 2, 20)
+
+
+@pytest.fixture
+def source(sc: SparkContext, directory: Directory) -> TextFilesSource:
+    """A source that has planned a batch with the first file of a name."""
+    source = TextFilesSource(sc, directory, MINUTE_MS)
+    source.defined(0)
+    directory.files = [FIRST]
+    assert source.latest_offset(0, UNLIMITED, 10) == 1
+    return source
+
+
+@pytest.fixture
+def directory() -> Directory:
+    return Directory()
+
+
+def paths(source: TextFilesSource, start: int, end: int) -> list[tuple[str, int]]:
+    size = source.size(OffsetRange(start, end))
+    return [(size.description, size.bytes)]
+
+
+def test_a_file_that_is_replaced_while_its_batch_waits_is_read_by_that_batch_alone(
+    source: TextFilesSource, directory: Directory
+) -> None:
+    directory.files = [SECOND]
+    assert source.latest_offset(1, UNLIMITED, 20) == 1
+    assert paths(source, 0, 1) == [("/data/file", 2)]
+
+
+def test_a_file_that_replaces_one_which_is_being_read_belongs_to_a_later_batch(
+    source: TextFilesSource, directory: Directory
+) -> None:
+    source.read(OffsetRange(0, 1), 1)
+    directory.files = [SECOND]
+    assert source.latest_offset(1, UNLIMITED, 20) == 2
+    assert paths(source, 0, 1) == [("/data/file", 1)]
+    assert paths(source, 1, 2) == [("/data/file", 2)]
+
+
+def test_a_replacement_that_is_being_written_waits_as_long_as_its_batch_does(
+    source: TextFilesSource, directory: Directory
+) -> None:
+    directory.files = [SECOND]
+    directory.being_written = {"/data/file"}
+    assert source.latest_offset(1, UNLIMITED, 20) == 1
+    assert paths(source, 0, 1) == [("/data/file", 1)]
+    with pytest.raises(InputUnavailableError, match=r"/data/file: .* replaced by another"):
+        source.read(OffsetRange(0, 1), 1)
+    directory.being_written = set()
+    source.processed(1)  # without a checkpoint, the stream goes on
+    assert source.latest_offset(1, UNLIMITED, 30) == 2
+    assert paths(source, 1, 2) == [("/data/file", 2)]

@@ -17,6 +17,7 @@ from tidemill.sources.files.being_written import FinishedFiles
 from tidemill.sources.files.directory import DirectoryLister
 from tidemill.sources.record_size import RecordSize
 from tidemill.tasks.file_records import (
+    FileReplacedError,
     FileSplit,
     FoundFile,
     LeftOut,
@@ -71,9 +72,10 @@ class RecordFilesSource(RecordSource):
 
     IF a file was replaced after a batch was planned with it, and before the batch is done (it waited for its
     turn, or it failed because of the file, which was then repaired), the batch reads the file that is there:
-    the source logs that, durably, before the batch reads it, and no other batch gets it. IF that file is
-    planned for another batch already, or the batch is done and a window reads it again, the file that was
-    found is gone, which is an error.
+    the source logs that, durably, before the batch reads it, and no other batch gets it: each listing first
+    looks at the files of batches that nobody has begun to read. IF the file that is there is planned for
+    another batch already, or is still being written, or the batch is done and a window reads it again, the
+    file that was found is gone, which is an error.
 
     IF a file is still being written (:mod:`tidemill.sources.files.being_written`), no batch takes it yet: it
     stays in the directory, and the next listing finds it again, whose window begins early enough for that.
@@ -105,8 +107,10 @@ class RecordFilesSource(RecordSource):
         self._lock = threading.Lock()
         # The positions that have an entry of their own in the log.
         self._replaced: set[int] = set()
-        # Where the batches begin that are not done, and where those that this run has planned.
+        # Where the batches begin that are not done, those that nobody has begun to read, and those that this
+        # run has planned.
         self._done_until = 0
+        self._read_until = 0
         self._planned_before = 0
         self._log: dict[int, FoundFile] = {}
         self._log_end = 0
@@ -182,6 +186,8 @@ class RecordFilesSource(RecordSource):
         return 0
 
     def latest_offset(self, start: Offset, limit: AdmissionLimit, time_ms: int) -> Offset:
+        for position in range(max(self._done_until, self._read_until), self._log_end):
+            self._take_replacement(position)  # before a listing finds it for a later batch
         with self._lock:
             self._discover(time_ms)
         max_bytes = self._max_bytes(limit)
@@ -290,22 +296,33 @@ class RecordFilesSource(RecordSource):
 
     def read(self, range_: OffsetRange, tasks: int) -> RDD[Any]:
         if range_.start >= self._done_until:
+            with self._lock:
+                self._read_until = max(self._read_until, range_.end)
             for position in range(range_.start, range_.end):
-                self._take_replacement(position)
+                self._take_replacement(position, to_read=True)
         files = self._files(range_)
         return self._read_files(files, tasks) if files else self._sc.emptyRDD()
 
-    def _take_replacement(self, position: int) -> None:
-        """Let the batch read the file that is there now under the path of the one that was found."""
-        found = self._log[position]
+    def _take_replacement(self, position: int, to_read: bool = False) -> None:
+        """Let a batch read the file that is there now under the path of the one that was found.
+
+        ``to_read`` says that the batch is about to read it. IF it is not, a file that is still being written
+        has time.
+        """
+        found = self._log.get(position)
         # To look at a remote file takes a call: only a batch of an earlier run may have waited for long.
-        if not is_local(found) and position >= self._planned_before:
+        if found is None or (not is_local(found) and position >= self._planned_before):
             return
         now = self._lister.look_at(found.path)
         if now is None or now == found:
             return
+        if self._lister.is_being_written(now):
+            if to_read:
+                problem = self._left_out.problem(found, FileReplacedError(found), 0)
+                self._report.value.merge(problem)
+            return
         with self._lock:
-            if now in self._seen:
+            if now in self._seen or (position < self._read_until and not to_read):
                 return
             if self._runtime is not None and self._runtime.log is not None:
                 self._runtime.log.put(f"{REPLACED}{position}", [now._asdict()])
