@@ -15,6 +15,7 @@ from tidemill.batches.source import RecordSource, SourceRuntime
 from tidemill.errors import InputUnavailableError
 from tidemill.sources.files.being_written import FinishedFiles
 from tidemill.sources.files.directory import DirectoryLister
+from tidemill.sources.files.log_entries import BEFORE, FORGOTTEN, RECORD_SIZE, REPLACED, UNLISTED
 from tidemill.sources.record_size import RecordSize
 from tidemill.tasks.file_records import (
     FileReplacedError,
@@ -31,23 +32,6 @@ if TYPE_CHECKING:
     from pyspark import RDD, SparkContext
 
 logger = logging.getLogger(__name__)
-
-BEFORE = "before"
-"""The log entry with the files that were in the directory before the stream."""
-
-RECORD_SIZE = "record-size"
-"""The log entry with the bytes of a record, for a stream that is limited in records."""
-
-UNLISTED = "unlisted"
-"""The log entry with the time after which files were modified that a later listing has to show: the directory
-could not be listed, or they were still being written."""
-
-FORGOTTEN = "forgotten"
-"""The log entry with the latest modification time of the files that the stream may have forgotten."""
-
-REPLACED = "replaced-"
-"""Begins the name of the log entry with the file that a batch reads at a position, instead of the one that
-was found: that one was replaced before it was read."""
 
 REMEMBERED_MS = 2 * 3_600_000
 """How long before the window a file may have been modified to be remembered: the machine's clock may be set
@@ -162,10 +146,7 @@ class RecordFilesSource(RecordSource):
         for name, values in entries.items():
             if name.startswith(REPLACED):
                 file = FoundFile(**values[0])
-                self._seen.add(file)
-                position = int(name.removeprefix(REPLACED))
-                self._log[position] = file
-                self._replaced.add(position)
+                self._note_replacement(int(name.removeprefix(REPLACED)), file)
         self._log_end = self._planned_before = max(self._log, default=-1) + 1
 
     def _files_of_before(self, values: list[Any]) -> Iterator[FoundFile]:
@@ -284,7 +265,8 @@ class RecordFilesSource(RecordSource):
 
     def _note(self, entry: str, files: list[FoundFile]) -> None:
         self._seen.update(files)
-        self._entries[entry] = max(file.modified_ms for file in files)
+        if self._runtime is not None and self._runtime.log is not None:
+            self._entries[entry] = max(file.modified_ms for file in files)
 
     def size(self, range_: OffsetRange) -> RangeSize:
         files = self._files(range_)
@@ -326,12 +308,20 @@ class RecordFilesSource(RecordSource):
                 return
             if self._runtime is not None and self._runtime.log is not None:
                 self._runtime.log.put(f"{REPLACED}{position}", [now._asdict()])
-                self._replaced.add(position)
-            self._seen.add(now)
-            self._log[position] = now
+            self._note_replacement(position, now)
         logger.warning(
             "file %s was replaced before it was read: its batch reads the new one", now.path
         )
+
+    def _note_replacement(self, position: int, file: FoundFile) -> None:
+        """Remember a replacement for as long as the entry that has its position."""
+        self._seen.add(file)
+        self._log[position] = file
+        self._replaced.add(position)
+        entry = max((start for start in map(int, self._entries) if start <= position), default=None)
+        if entry is not None:
+            latest_ms = max(self._entries[str(entry)], file.modified_ms)
+            self._entries[str(entry)] = latest_ms
 
     def processed(self, end: Offset) -> None:
         self._done_until = max(self._done_until, end)
