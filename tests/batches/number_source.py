@@ -13,6 +13,7 @@ class Numbers(Source):
 
     def __init__(self) -> None:
         self.reach = 0
+        self.processed_until: int | None = None
         self.committed: list[int] = []
         self.broken = False
         self.events: list[str] = []
@@ -35,6 +36,9 @@ class Numbers(Source):
 
     def read(self, range_: OffsetRange) -> Any:
         raise AssertionError("a planner does not read")
+
+    def processed(self, end: int) -> None:
+        self.processed_until = end
 
     def commit(self, end: int) -> None:
         self.committed.append(end)

@@ -123,6 +123,7 @@ def test_a_planner_that_is_restored_has_the_same_batches_and_goes_on(
     logged = log.load()
     assert restored.restore(logged) == planned
     assert logged.unfinished == list(range(done, len(arrivals)))
+    assert after.processed_until == (sum(arrivals[:done]) if done else None)
     following = plan_batch(restored, 99_000)
     assert following.batch_id == len(arrivals)
     assert following.ranges[0] == OffsetRange(source.reach, source.reach + 3)

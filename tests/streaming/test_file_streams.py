@@ -298,6 +298,31 @@ def test_a_file_that_was_being_written_at_a_stop_is_read_after_it(
     assert list(runs.written().values()) == [[], [], [], ["a"], []]
 
 
+def test_a_replacement_that_is_being_written_is_not_read_by_halves(
+    runs: Runs, incoming: Path, put: Callable[..., Path], unfinished: set[str]
+) -> None:
+    """A batch has failed because of a damaged file, and runs again while the repaired one is copied in."""
+
+    def build(ssc: StreamingContext) -> None:
+        save(ssc.textFileStream(str(incoming)), runs.results)
+
+    def fails(batches: int, reason: str) -> None:
+        with pytest.raises(BatchError, match=rf"cannot read the input .*a\.gz: .*{reason}"):
+            runs.run(build, batches)
+        runs.contexts[-1].stop(stopSparkContext=False)
+
+    runs.run(build, 1, clock_ms=START_MS)
+    put("a.gz", gzip.compress(b"a\n" * 100_000)[:-20])
+    fails(1, "")
+    unfinished.add("a.gz")
+    put("a.gz", gzip.compress(b"a\n"), age_ms=-1900)
+    fails(0, "replaced")
+    put("a.gz", gzip.compress(b"a\nb\n"), age_ms=-1950)
+    unfinished.clear()
+    runs.run(build, 3)
+    assert [line for batch in runs.written().values() for line in batch] == ["a", "b"]
+
+
 def test_hidden_and_temporary_files_are_ignored(
     incoming: Path, stream: Stream, put: Callable[..., Path]
 ) -> None:

@@ -140,6 +140,7 @@ class BatchPlanner:
         unfinished = set(logged.unfinished)
         ids = {planned.name: source_id for source_id, planned in self._sources.items()}
         batches = []
+        done_ends: Mapping[int, Offset] = {}
         for batch_id, record in logged.offsets.items():
             ends = dict(self._ends)
             for name, end in record.offsets.items():
@@ -159,8 +160,12 @@ class BatchPlanner:
                     batches.clear()  # a source has forgotten it: nothing needs it any more
             self._ends = ends
             self._next_id = batch_id + 1
+            if batch_id == logged.last_committed:
+                done_ends = ends
         for source_id, planned in self._sources.items():
             planned.source.resumed(self._ends[source_id])
+            if source_id in done_ends:
+                planned.source.processed(done_ends[source_id])
         if logged.last_planned is not None:
             self._restore_rates(logged.offsets[logged.last_planned])
         return batches

@@ -85,7 +85,10 @@ class Source(ABC):
         return self.size(range_).records
 
     def processed(self, end: Offset) -> None:
-        """Note that the batches up to ``end`` are committed. A window may still read what they had."""
+        """Note that the batches up to ``end`` are committed. A window may still read what they had.
+
+        Also called after :meth:`resumed`, for what an earlier run has committed.
+        """
 
     def commit(self, end: Offset) -> None:
         """Forget everything up to ``end``: nobody reads it again, not even a stream that recovers."""

@@ -51,8 +51,8 @@ def _add_line(text: str) -> None:
     line = " ".join(text.split())
     try:
         # Not created here: the file of a supervisor that has gone is of no use to anybody.
-        with open(os.open(path, os.O_WRONLY | os.O_APPEND), "w", encoding="utf-8") as file:
-            file.write(f"{line}\n")
+        with open(os.open(path, os.O_WRONLY | os.O_APPEND), "wb") as file:
+            file.write(f"{line}\n".encode("utf-8", "backslashreplace"))
     except OSError as error:
         logger.info("cannot tell tidemill run that %s: %s", line, error)
 

@@ -15,8 +15,10 @@ from tidemill.batches.source import RecordSource, SourceRuntime
 from tidemill.errors import InputUnavailableError
 from tidemill.sources.files.being_written import FinishedFiles
 from tidemill.sources.files.directory import DirectoryLister
+from tidemill.sources.files.log_entries import BEFORE, FORGOTTEN, RECORD_SIZE, REPLACED, UNLISTED
 from tidemill.sources.record_size import RecordSize
 from tidemill.tasks.file_records import (
+    FileReplacedError,
     FileSplit,
     FoundFile,
     LeftOut,
@@ -30,23 +32,6 @@ if TYPE_CHECKING:
     from pyspark import RDD, SparkContext
 
 logger = logging.getLogger(__name__)
-
-BEFORE = "before"
-"""The log entry with the files that were in the directory before the stream."""
-
-RECORD_SIZE = "record-size"
-"""The log entry with the bytes of a record, for a stream that is limited in records."""
-
-UNLISTED = "unlisted"
-"""The log entry with the time after which files were modified that a later listing has to show: the directory
-could not be listed, or they were still being written."""
-
-FORGOTTEN = "forgotten"
-"""The log entry with the latest modification time of the files that the stream may have forgotten."""
-
-REPLACED = "replaced-"
-"""Begins the name of the log entry with the file that a batch reads at a position, instead of the one that
-was found: that one was replaced before it was read."""
 
 REMEMBERED_MS = 2 * 3_600_000
 """How long before the window a file may have been modified to be remembered: the machine's clock may be set
@@ -71,9 +56,10 @@ class RecordFilesSource(RecordSource):
 
     IF a file was replaced after a batch was planned with it, and before the batch is done (it waited for its
     turn, or it failed because of the file, which was then repaired), the batch reads the file that is there:
-    the source logs that, durably, before the batch reads it, and no other batch gets it. IF that file is
-    planned for another batch already, or the batch is done and a window reads it again, the file that was
-    found is gone, which is an error.
+    the source logs that, durably, before the batch reads it, and no other batch gets it: each listing first
+    looks at the files of batches that nobody has begun to read. IF the file that is there is planned for
+    another batch already, or is still being written, or the batch is done and a window reads it again, the
+    file that was found is gone, which is an error.
 
     IF a file is still being written (:mod:`tidemill.sources.files.being_written`), no batch takes it yet: it
     stays in the directory, and the next listing finds it again, whose window begins early enough for that.
@@ -105,8 +91,10 @@ class RecordFilesSource(RecordSource):
         self._lock = threading.Lock()
         # The positions that have an entry of their own in the log.
         self._replaced: set[int] = set()
-        # Where the batches begin that are not done, and where those that this run has planned.
+        # Where the batches begin that are not done, those that nobody has begun to read, and those that this
+        # run has planned.
         self._done_until = 0
+        self._read_until = 0
         self._planned_before = 0
         self._log: dict[int, FoundFile] = {}
         self._log_end = 0
@@ -158,10 +146,7 @@ class RecordFilesSource(RecordSource):
         for name, values in entries.items():
             if name.startswith(REPLACED):
                 file = FoundFile(**values[0])
-                self._seen.add(file)
-                position = int(name.removeprefix(REPLACED))
-                self._log[position] = file
-                self._replaced.add(position)
+                self._note_replacement(int(name.removeprefix(REPLACED)), file)
         self._log_end = self._planned_before = max(self._log, default=-1) + 1
 
     def _files_of_before(self, values: list[Any]) -> Iterator[FoundFile]:
@@ -182,6 +167,8 @@ class RecordFilesSource(RecordSource):
         return 0
 
     def latest_offset(self, start: Offset, limit: AdmissionLimit, time_ms: int) -> Offset:
+        for position in range(max(self._done_until, self._read_until), self._log_end):
+            self._take_replacement(position)  # before a listing finds it for a later batch
         with self._lock:
             self._discover(time_ms)
         max_bytes = self._max_bytes(limit)
@@ -278,7 +265,8 @@ class RecordFilesSource(RecordSource):
 
     def _note(self, entry: str, files: list[FoundFile]) -> None:
         self._seen.update(files)
-        self._entries[entry] = max(file.modified_ms for file in files)
+        if self._runtime is not None and self._runtime.log is not None:
+            self._entries[entry] = max(file.modified_ms for file in files)
 
     def size(self, range_: OffsetRange) -> RangeSize:
         files = self._files(range_)
@@ -290,31 +278,50 @@ class RecordFilesSource(RecordSource):
 
     def read(self, range_: OffsetRange, tasks: int) -> RDD[Any]:
         if range_.start >= self._done_until:
+            with self._lock:
+                self._read_until = max(self._read_until, range_.end)
             for position in range(range_.start, range_.end):
-                self._take_replacement(position)
+                self._take_replacement(position, to_read=True)
         files = self._files(range_)
         return self._read_files(files, tasks) if files else self._sc.emptyRDD()
 
-    def _take_replacement(self, position: int) -> None:
-        """Let the batch read the file that is there now under the path of the one that was found."""
-        found = self._log[position]
+    def _take_replacement(self, position: int, to_read: bool = False) -> None:
+        """Let a batch read the file that is there now under the path of the one that was found.
+
+        ``to_read`` says that the batch is about to read it. IF it is not, a file that is still being written
+        has time.
+        """
+        found = self._log.get(position)
         # To look at a remote file takes a call: only a batch of an earlier run may have waited for long.
-        if not is_local(found) and position >= self._planned_before:
+        if found is None or (not is_local(found) and position >= self._planned_before):
             return
         now = self._lister.look_at(found.path)
         if now is None or now == found:
             return
+        if self._lister.is_being_written(now):
+            if to_read:
+                problem = self._left_out.problem(found, FileReplacedError(found), 0)
+                self._report.value.merge(problem)
+            return
         with self._lock:
-            if now in self._seen:
+            if now in self._seen or (position < self._read_until and not to_read):
                 return
             if self._runtime is not None and self._runtime.log is not None:
                 self._runtime.log.put(f"{REPLACED}{position}", [now._asdict()])
-                self._replaced.add(position)
-            self._seen.add(now)
-            self._log[position] = now
+            self._note_replacement(position, now)
         logger.warning(
             "file %s was replaced before it was read: its batch reads the new one", now.path
         )
+
+    def _note_replacement(self, position: int, file: FoundFile) -> None:
+        """Remember a replacement for as long as the entry that has its position."""
+        self._seen.add(file)
+        self._log[position] = file
+        self._replaced.add(position)
+        entry = max((start for start in map(int, self._entries) if start <= position), default=None)
+        if entry is not None:
+            latest_ms = max(self._entries[str(entry)], file.modified_ms)
+            self._entries[str(entry)] = latest_ms
 
     def processed(self, end: Offset) -> None:
         self._done_until = max(self._done_until, end)
