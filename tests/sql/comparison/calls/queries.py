@@ -47,7 +47,7 @@ QUERY = {
         "[query.isActive, again.isActive, query.id == again.id, query.exception()]",
         "started(writer.outputMode('complete'))",
         "[each.runId == again.runId for each in streams.active]",
-        "set_conf('spark.sql.streaming.stopActiveRunOnRestart', False)\nstarted(writer)",
+        "set_conf('spark.sql.streaming.stopActiveRunOnRestart', False)\nstarted(writer.outputMode('append'))",
     ),
     "stopped": case(
         _QUERY + "query.stop()",
