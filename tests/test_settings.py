@@ -68,6 +68,10 @@ TESTS = {
         "sql/test_manager.py",
         "test_the_session_has_a_directory_for_all_checkpoints",
     ),
+    "spark.sql.streaming.stopActiveRunOnRestart": (
+        "sql/test_manager.py",
+        "test_a_checkpoint_has_one_query_at_a_time",
+    ),
     "spark.sql.streaming.forceDeleteTempCheckpointLocation": (
         "sql/test_manager.py",
         "test_a_temporary_checkpoint_is_deleted_unless_the_query_failed",

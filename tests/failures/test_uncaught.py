@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -54,6 +55,31 @@ def test_another_error_of_ours_has_the_users_frames_and_no_chain(
     print_failures_short(lambda file: True)
     lines = shown(lambda: UsageError("write it in another way"), capsys)
     assert lines == ["tidemill.errors.UsageError: write it in another way"]
+
+
+def test_what_our_frames_call_of_pythons_library_is_not_shown(
+    hooked: None, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    print_failures_short(lambda file: file.endswith("ours.py"))
+    ours = tmp_path / "ours.py"
+    ours.write_text(
+        "import contextlib\n"
+        "@contextlib.contextmanager\n"
+        "def renamed():\n"
+        "    try:\n"
+        "        yield\n"
+        "    except KeyError:\n"
+        "        raise error from None\n"
+        "def start():\n"
+        "    with renamed():\n"
+        "        raise KeyError\n"
+    )
+    names: dict[str, Any] = {"error": UsageError("write it in another way")}
+    exec(compile(ours.read_text(), str(ours), "exec"), names)
+    lines = shown(names["start"], capsys)
+    assert not any("contextlib" in line for line in lines), lines
+    assert [line for line in lines if "test_uncaught.py" in line]
+    assert lines[-1] == "tidemill.errors.UsageError: write it in another way"
 
 
 def test_errors_of_others_are_printed_as_ever(

@@ -203,6 +203,19 @@ def test_a_commit_that_fails_is_followed_by_an_abort(query: FakeQuery, out: Path
     assert len(calls_in(out)) == 2, "nothing is staged any more"
 
 
+def test_a_commit_that_ends_the_program_is_followed_by_an_abort(
+    query: FakeQuery, out: Path
+) -> None:
+    def leave(self: FolderWriter, messages: list[Any], batch_id: int) -> None:
+        raise SystemExit(3)
+
+    start(query, writing(commit=leave), out)
+    query.stage(0, ROWS[:1])
+    with pytest.raises(SystemExit):
+        query.sink.commit(0)
+    assert [call[0] for call in calls_in(out)] == ["abort"]
+
+
 def test_an_abort_that_fails_is_logged_and_hides_nothing(
     query: FakeQuery, out: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -300,7 +313,9 @@ def test_a_message_that_cannot_travel_is_said(
     start(query, writing(write=lambda self, rows: message()), out)
     with pytest.raises(Exception, match=said) as caught:
         query.write(0, ROWS)
-    assert user_traceback(caught.value).startswith("SinkError: "), "nothing of ours comes first"
+    told = user_traceback(caught.value)
+    assert told.startswith("SinkError: "), "nothing of ours comes first"
+    assert "SQLSTATE" not in told
     assert calls_in(out)[0][0] == "abort"
 
 

@@ -211,7 +211,7 @@ def reading_simply(read: Any) -> SplitSource:
     return table(Source)
 
 
-@pytest.mark.parametrize("offset", [7, None, "x", {"n": {1, 2}}, [{"n": 1}]])
+@pytest.mark.parametrize("offset", [7, None, "x", {"n": {1, 2}}, [{"n": 1}], {"n": float("nan")}])
 def test_an_offset_is_a_dictionary(offset: Any) -> None:
     source = reading(
         latestOffset=lambda self, start, limit: offset, initialOffset=lambda self: offset

@@ -22,6 +22,8 @@ class FakeExecution:
     fails_to_start: BaseException | None = None
     running_batch: int | None = None
     failed_batch: int | None = None
+    committed_batch: int | None = None
+    runs_current_thread = False
 
     def __init__(
         self, spec: QuerySpec, bus: ListenerBus, on_terminated: Callable[[Any], None]

@@ -294,6 +294,7 @@ def test_a_name_or_a_checkpoint_is_taken(place: Place) -> None:
     df = place.spark.readStream.format("rate").load()
     here = {"checkpointLocation": str(place.checkpoint)}
     query = df.writeStream.format("noop").queryName("first").options(**here).start()
+    place.spark.conf.set("spark.sql.streaming.stopActiveRunOnRestart", False)
     try:
         assert refused(df.writeStream.format("noop").queryName("first").start) == (
             "Cannot start query with name first as a query with that name is already active in this "
@@ -304,6 +305,7 @@ def test_a_name_or_a_checkpoint_is_taken(place: Place) -> None:
             "one first, with its stop(), or give this query a checkpointLocation of its own"
         )
     finally:
+        place.spark.conf.unset("spark.sql.streaming.stopActiveRunOnRestart")
         query.stop()
     # Another process owns it: process 1, which every machine has.
     file = place.checkpoint / "owner"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import shutil
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -14,8 +15,11 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.types import StructType
 
+import tidemill
 from tests.waiting import DEADLINE_S, wait_for
 from tidemill.batches.planner import BatchPlanner
 from tidemill.errors import SinkError
@@ -214,6 +218,72 @@ def test_a_source_that_fails_names_the_batch_that_it_was_asked_for(
     assert "ConnectionError: the broker is away" in lines
     assert lines[-4] == "Batch 0 failed."
     assert lines[-3].startswith("Query 'prices' [id = ")
+
+
+class Ticks(DataSource):
+    """Has three rows, and a reader that cannot forget them."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "test_failing_ticks"
+
+    def schema(self) -> str:
+        return "value long"
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        return TicksReader()
+
+
+class TicksReader(DataSourceStreamReader):
+    def initialOffset(self) -> dict[str, int]:
+        return {"at": 0}
+
+    def latestOffset(self) -> dict[str, int]:
+        return {"at": 3}
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
+        return [InputPartition((start["at"], end["at"]))]
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[int]]:
+        return ((number,) for number in range(*partition.value))
+
+    def commit(self, end: dict[str, int]) -> None:
+        raise ConnectionError("cannot forget")
+
+
+def test_an_error_after_the_commit_says_that_the_batch_counts(
+    other_session: SparkSession, tmp_path: Path
+) -> None:
+    spark = tidemill.attach(other_session)
+    spark.dataSource.register(Ticks)
+    query = to_files(spark.readStream.format(Ticks.name()).load(), tmp_path)
+    with pytest.raises(StreamingQueryException) as raised:
+        query.awaitTermination()
+    lines = str(raised.value).splitlines()
+    assert "ConnectionError: cannot forget" in lines
+    assert lines[-4] == "Batch 0 is committed; the query failed after it."
+    assert lines[-2].endswith("it goes on with the next batch.")
+    assert spark.read.parquet(str(tmp_path / "out")).count() == 3
+
+
+def test_a_program_that_ends_in_its_batch_hears_which(spark: SparkSession) -> None:
+    query = to_batches(lambda df, batch_id: sys.exit(3))(rows(spark), Path())
+    with pytest.raises(StreamingQueryException, match=r"SystemExit: 3\n\nBatch 0 failed\.\n"):
+        query.awaitTermination()
+
+
+def test_a_checkpoint_that_is_gone_is_no_place_to_start_again_from(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    (tmp_path / "in").mkdir()
+    query = to_files(spark.readStream.text(str(tmp_path / "in")), tmp_path)
+    query.processAllAvailable()
+    shutil.rmtree(tmp_path / "c")
+    (tmp_path / "in" / "1.txt").write_text("a")
+    with pytest.raises(StreamingQueryException) as raised:
+        query.awaitTermination()
+    assert "OwnershipLostError" in str(raised.value)
+    assert "it runs the batch again" not in str(raised.value)
 
 
 def test_a_writer_that_cannot_be_sent_is_refused_at_the_start(

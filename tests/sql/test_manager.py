@@ -74,6 +74,7 @@ def test_a_name_is_taken_while_its_query_runs(faked: Faked) -> None:
 
 def test_a_checkpoint_has_one_query_at_a_time(faked: Faked, tmp_path: Path) -> None:
     session, made = faked
+    session.conf.set("spark.sql.streaming.stopActiveRunOnRestart", False)
     first = start(session, "first", checkpointLocation=str(tmp_path / "c"))
     for same in (f"file://{tmp_path}/c", f"file:{tmp_path}/c", os.path.relpath(tmp_path / "c")):
         with pytest.raises(UsageError, match="in use by the query 'first', which is still active"):
@@ -86,6 +87,50 @@ def test_a_checkpoint_has_one_query_at_a_time(faked: Faked, tmp_path: Path) -> N
     with pytest.raises(UsageError, match="still active"):
         start(session, checkpointLocation=str(tmp_path / "copy"))
     assert [execution.is_active for execution in made] == [False, True]
+
+
+def test_a_query_stops_the_active_one_on_its_checkpoint(
+    faked: Faked, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As in Spark: a cell of a notebook that starts a query can be run again."""
+    session, made = faked
+    first = start(session, "first", checkpointLocation=str(tmp_path / "c"))
+    second = start(session, checkpointLocation=str(tmp_path / "c"))
+    assert (first.isActive, second.isActive, second.id) == (False, True, first.id)
+    assert made[0].asked == ["start", ("stop", False, None)]
+    assert session.streams.active == [second]
+    (warning,) = [each.getMessage() for each in caplog.records if "is stopped" in each.getMessage()]
+    assert warning.startswith(
+        "the query 'first' is stopped: it is started again from the checkpoint"
+    )
+    second.stop()
+    start(session, checkpointLocation=str(tmp_path / "c"))
+
+
+def test_a_query_is_not_stopped_from_inside(
+    faked: Faked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session, _ = faked
+    first = start(session, "first", checkpointLocation=str(tmp_path / "c"))
+    monkeypatch.setattr(FakeExecution, "runs_current_thread", True)
+    with pytest.raises(UsageError, match="in use by the query 'first', which is still active"):
+        start(session, checkpointLocation=str(tmp_path / "c"))
+    assert first.isActive
+
+
+def test_no_query_is_stopped_for_one_that_cannot_run(
+    faked: Faked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session, _ = faked
+    first = start(session, "first", checkpointLocation=str(tmp_path / "c"))
+
+    def refuse(*_: Any) -> FakeExecution:
+        raise UsageError("it cannot run")
+
+    monkeypatch.setattr(session.streams, "_make_execution", refuse)
+    with pytest.raises(UsageError, match="it cannot run"):
+        start(session, checkpointLocation=str(tmp_path / "c"))
+    assert first.isActive
 
 
 def test_a_temporary_checkpoint_is_deleted_unless_the_query_failed(faked: Faked) -> None:

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from tidemill.checkpoint.checksums import sums_of
 from tidemill.common.paths import local_path
-from tidemill.errors import OptionError
+from tidemill.errors import CheckpointError, OptionError
 
 
 class Appender(ABC):
@@ -250,3 +250,22 @@ def open_storage(directory: str) -> Storage:
             "path",
         )
     return ArrowStorage.from_uri(directory)
+
+
+@contextmanager
+def usable(uri: str, called: str) -> Iterator[None]:
+    """Raise the operating system's errors about a directory as errors that say what to do.
+
+    ``called`` is what the program knows the directory as. Without a directory all errors stay what they are.
+    """
+    try:
+        yield
+    except OSError as error:
+        file = str(error.filename or "")
+        if not uri or not file or not (file.startswith(uri) or uri.startswith(file)):
+            raise
+        raise CheckpointError(
+            f"the directory {uri} cannot be used as {called}: {error.strerror} ({file}). "
+            "Give a directory that this program may read and write; it is made if it is not there.",
+            uri,
+        ) from None

@@ -175,8 +175,8 @@ class _QuietExcepthook:
 
 
 class _RepeatSwallowedSignals:
-    """Sends a signal again whose exception came up in a finalizer (``__del__``, or one of PySpark's): Python
-    prints such an exception and goes on, so the program would never hear of the signal.
+    """Sends a signal again whose exception came up in a finalizer (``__del__``, or that of a weak reference):
+    Python prints such an exception and goes on, so the program would never hear of the signal.
     """
 
     def __init__(self, before: Callable[..., object]) -> None:

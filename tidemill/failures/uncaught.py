@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import sysconfig
 import threading
 import traceback
 from collections.abc import Callable
@@ -11,6 +13,8 @@ from types import TracebackType
 from tidemill.errors import FailureReport, TidemillError
 
 ExceptHook = Callable[[type[BaseException], BaseException, TracebackType | None], object]
+
+_STANDARD_LIBRARY = sysconfig.get_paths()["stdlib"]
 
 _is_plumbing: Callable[[str], bool] | None = None
 
@@ -35,14 +39,27 @@ def short_text(error: BaseException) -> str | None:
         return str(error)
     if not isinstance(error, TidemillError) or _is_plumbing is None:
         return None
-    frames = [
-        frame
-        for frame in traceback.extract_tb(error.__traceback__)
-        if not _is_plumbing(frame.filename)
-    ]
+    frames = _frames_of_the_program(error.__traceback__, _is_plumbing)
     head = ["Traceback (most recent call last):\n"] if frames else []
     error_lines = traceback.format_exception_only(error)
     return "".join([*head, *traceback.format_list(frames), *error_lines]).rstrip()
+
+
+def _frames_of_the_program(
+    trace: TracebackType | None, is_plumbing: Callable[[str], bool]
+) -> list[traceback.FrameSummary]:
+    """Return the frames of a traceback without Spark's and ours, and without what these call of Python's own
+    library.
+    """
+    kept = []
+    in_plumbing = False
+    for frame in traceback.extract_tb(trace):
+        if is_plumbing(frame.filename):
+            in_plumbing = True
+        elif not (in_plumbing and os.path.dirname(frame.filename) == _STANDARD_LIBRARY):
+            in_plumbing = False
+            kept.append(frame)
+    return kept
 
 
 def _excepthook(

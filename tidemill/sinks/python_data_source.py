@@ -124,13 +124,13 @@ class PythonDataSourceSink(Sink):
         if staged is None or staged.batch_id != batch_id:
             return
         self._staged = None
-        failure: Exception | None = None
+        failure: BaseException | None = None
         try:
             writer = self._writer()
             messages = _unpickled(staged)
             with calling(self._name, "writer.commit"):
                 writer.commit(messages, batch_id)  # 5
-        except Exception as error:
+        except BaseException as error:  # also a sys.exit() of the user's
             failure = error
         if failure is not None:
             self._abort(staged)  # 6

@@ -164,7 +164,7 @@ class _PythonSource(SplitSource):
         """Return the offset as it will come back from the log."""
         try:
             if isinstance(offset, dict):
-                return json.loads(json.dumps(offset))
+                return json.loads(json.dumps(offset, allow_nan=False))
             problem = "not a dictionary"
         except (TypeError, ValueError) as error:
             problem = str(error)

@@ -10,13 +10,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery as PySparkStreamingQuery
 
+from tidemill.errors import CheckpointError
 from tidemill.failures.failure_log import FAILURES
 from tidemill.spark.errors.failures import whole_trace
 from tidemill.sql.argument_checks import require_timeout
@@ -87,8 +88,18 @@ class QueryExecution(Protocol):
         """The id of the batch that runs now, or None. Never waits for a lock."""
 
     @property
+    def runs_current_thread(self) -> bool:
+        """True on the query's own thread, such as in a function of ``foreachBatch``."""
+
+    @property
     def failed_batch(self) -> int | None:
         """The id of the batch that has ended the query by its error, or None."""
+
+    @property
+    def committed_batch(self) -> int | None:
+        """The id of the batch that is committed, and after which the query has failed; None if it has failed
+        in a batch, or before one.
+        """
 
     def explain(self, extended: bool) -> str: ...
 
@@ -99,9 +110,11 @@ class QueryExecution(Protocol):
 class StreamingQuery(PySparkStreamingQuery):
     """Controls a query that ``df.writeStream.start()`` has started. All methods are thread-safe."""
 
-    def __init__(self, execution: QueryExecution, remedy: str = "") -> None:
+    def __init__(
+        self, execution: QueryExecution, remedy: Callable[[bool], str] = lambda is_committed: ""
+    ) -> None:
         self._execution = execution
-        # What its next start does after a failure.
+        # Says what its next start does after a failure: in a batch, or after one that is committed.
         self._remedy = remedy
         # True if it could not start: the caller has the error, and nothing has run that could be traced.
         self._is_refused = False
@@ -185,7 +198,7 @@ class StreamingQuery(PySparkStreamingQuery):
         with self._lock:
             if self._failure is None or self._failure.cause is not error:
                 self._failure = QueryFailedError(
-                    text_of(error, self._execution.failed_batch),
+                    text_of(error, self._failed_in),
                     query_id=self.id,
                     run_id=self.runId,
                     query_name=self.name,
@@ -205,9 +218,14 @@ class StreamingQuery(PySparkStreamingQuery):
             raise failure.with_traceback(None) from None
 
     def _closing(self, error: BaseException) -> str:
-        """Write the whole trace to the log. Return what the next start does, and where the trace is."""
+        """Write the whole trace to the log. Return what the next start does, and where the trace is.
+
+        What is to be done about a checkpoint, its own error says: to start again may not be it.
+        """
         where = FAILURES.write(f"{self._title} failed", whole_trace(error))
-        return f"{self._remedy}\n{where}".strip()
+        is_committed = self._execution.committed_batch is not None
+        remedy = "" if isinstance(error, CheckpointError) else self._remedy(is_committed)
+        return f"{remedy}\n{where}".strip()
 
     def _finish(self, timeout: float | None) -> None:
         """End the query after the batch that runs now."""
@@ -218,6 +236,14 @@ class StreamingQuery(PySparkStreamingQuery):
         """The batch that runs now, as ``batch 7 of the query 'prices'``."""
         number = self._execution.running_batch
         return None if number is None else f"batch {number} of {self._title}"
+
+    @property
+    def _failed_in(self) -> str:
+        """The sentence that says in which batch the query has failed, or after which."""
+        if (batch_id := self._execution.committed_batch) is not None:
+            return f"Batch {batch_id} is committed; the query failed after it."
+        batch_id = self._execution.failed_batch
+        return "" if batch_id is None else f"Batch {batch_id} failed."
 
     @property
     def _title(self) -> str:

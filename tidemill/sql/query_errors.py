@@ -201,17 +201,18 @@ def _as_pyspark(error: TidemillError) -> TidemillError:
     return error
 
 
-def text_of(error: BaseException, batch_id: int | None = None) -> str:
+def text_of(error: BaseException, failed_in: str = "") -> str:
     """Return what a user should read first: the frames of their own code and the error, not our frames.
 
-    ``batch_id`` is the batch that failed, for an error that does not name it.
+    ``failed_in`` is a sentence about the batch, for an error that does not name it.
     """
     if isinstance(error, BatchError):
-        return str(error)
+        names_batch = error.batch_time_ms is not None
+        return str(error) if names_batch or not failed_in else f"{str(error).rstrip()}\n{failed_in}"
     if isinstance(error, TidemillError):
         text = f"{type(error).__name__}: {error}"  # it says what to do; a trace would hide that
     else:
         from tidemill.spark.errors.failures import user_traceback
 
         text = user_traceback(error)
-    return text if batch_id is None else f"{text.rstrip()}\n\nBatch {batch_id} failed."
+    return f"{text.rstrip()}\n\n{failed_in}" if failed_in else text

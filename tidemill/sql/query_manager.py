@@ -7,6 +7,7 @@ import threading
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
@@ -25,8 +26,10 @@ from tidemill.progress.query_events import query_started, query_terminated
 from tidemill.spark.errors.conditions import condition_of
 from tidemill.spark.errors.failures import headline
 from tidemill.spark.session.job_properties import require_pinned_threads
+from tidemill.spark.session.settings import STOP_ACTIVE_RUN, stops_active_run
 from tidemill.sql.argument_checks import require_timeout, wrong_type
 from tidemill.sql.execution.checkpoint import location as checkpoint_location
+from tidemill.sql.execution.checkpoint.active_runs import ACTIVE_RUNS, Run, in_use
 from tidemill.sql.execution.checkpoint.location import CheckpointLocation
 from tidemill.sql.execution.query_shutdown import QueryShutdown
 from tidemill.sql.execution.query_spec import QuerySpec
@@ -51,38 +54,6 @@ logger = logging.getLogger(__name__)
 
 ExecutionFactory = Callable[[QuerySpec, ListenerBus, Callable[[Any], None]], QueryExecution]
 """``MicroBatchExecution``, or the class that a test puts in its place."""
-
-
-class _CheckpointLocks:
-    """Keeps a checkpoint to one query at a time, among all sessions of this process.
-
-    A lock's key is the directory or the id in it: a copy of a directory has the same id.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._holders: dict[str, str] = {}
-
-    def acquire(self, keys: list[str], query: str) -> None:
-        """Lock all keys for a query, or raise the error that names the query which holds one of them."""
-        with self._lock:
-            for key in keys:
-                holder = self._holders.get(key)
-                if holder is not None:
-                    raise QueryArgumentError(
-                        f"the checkpoint of this query is in use by {holder}, which is still active: stop "
-                        "that one first, with its stop(), or give this query a checkpointLocation of its own",
-                        option=checkpoint_location.OPTION,
-                    )
-            self._holders.update(dict.fromkeys(keys, query))
-
-    def release(self, keys: list[str]) -> None:
-        with self._lock:
-            for key in keys:
-                self._holders.pop(key, None)
-
-
-_checkpoint_locks = _CheckpointLocks()
 
 
 @dataclass(frozen=True)
@@ -195,12 +166,14 @@ class StreamingQueryManager(PySparkStreamingQueryManager):
         """Start a query.
 
         1. Reserve its name in this session.
-        2. Find its checkpoint and lock it in this process.
+        2. Find its checkpoint and take it for this run. IF an active query of this process has it, refuse
+           what cannot run, and stop that query: this one goes on from where it stops. So a cell of a notebook
+           can be run again. (``spark.sql.streaming.stopActiveRunOnRestart``; with false, refuse.)
         3. Compile the query, which refuses a query that cannot run.
         4. List the query as active and tell listeners.
         5. Start its thread.
 
-        When a step after 1 fails, the name, the lock and a temporary checkpoint are released.
+        When a step after 1 fails, the name, the checkpoint and a temporary directory are given back.
         """
         require_pinned_threads(self._spark.sparkContext)
         self._reserve_name(name)  # 1
@@ -210,7 +183,6 @@ class StreamingQueryManager(PySparkStreamingQueryManager):
             location = checkpoint_location.resolve(  # 2
                 self._spark, options or {}, name, may_use_temporary_checkpoint
             )
-            lock_keys = self._lock_checkpoint(location, name)
             spec = QuerySpec(
                 self._spark,
                 df,
@@ -222,15 +194,18 @@ class StreamingQueryManager(PySparkStreamingQueryManager):
                 Options(options),
                 SystemClock(logs_jumps=True) if clock is None else clock,
             )
+            run = Run(f"the query {name!r}" if name else f"a query on {location.uri}")
+            lock_keys = self._take_checkpoint(location, run, spec)
             execution = self._factory()(spec, self._bus, self._end)  # 3
         except BaseException:
             self._release(name, location, lock_keys, failed=False)
             raise
-        query = StreamingQuery(execution, checkpoint_location.remedy(location))
+        query = StreamingQuery(execution, partial(checkpoint_location.remedy, location))
         self._start_bus()
         self._shutdown.query_starts()
         with self._changed:  # 4
             self._active[execution.run_id] = _ActiveQuery(query, location, lock_keys)
+            run.query = query
         self._announce(execution, spec.clock)
         try:
             with checkpoint_location.explained_errors(location):
@@ -281,13 +256,31 @@ class StreamingQueryManager(PySparkStreamingQueryManager):
                 )
             self._names.add(name)
 
-    def _lock_checkpoint(self, location: CheckpointLocation, name: str | None) -> list[str]:
+    def _take_checkpoint(
+        self, location: CheckpointLocation, run: Run, spec: QuerySpec
+    ) -> list[str]:
+        """Take the checkpoint from an active query, if one has it. Return the keys of what is taken."""
         storage = open_storage(location.uri)
         with checkpoint_location.explained_errors(location):
             query_id = BatchLog(storage).read_stream_id()
         keys = [storage.uri, *([query_id] if query_id is not None else [])]
-        query = f"the query {name!r}" if name else f"a query on {storage.uri}"
-        _checkpoint_locks.acquire(keys, query)
+        other = ACTIVE_RUNS.acquire(keys, run)
+        if other is None:
+            return keys
+        if other.query is None or not stops_active_run(self._spark):
+            raise in_use(other)
+        if other.query._execution.runs_current_thread:
+            raise in_use(other)  # it would wait for itself
+        self._factory()(spec, self._bus, self._end)  # nothing stops for a query that cannot run
+        logger.warning(
+            "%s is stopped: it is started again from the checkpoint %s (%s)",
+            other.title,
+            location.uri,
+            STOP_ACTIVE_RUN,
+        )
+        other.query.stop()
+        if (other := ACTIVE_RUNS.acquire(keys, run)) is not None:  # a third one was faster
+            raise in_use(other)
         return keys
 
     def _start_bus(self) -> None:
@@ -363,7 +356,7 @@ class StreamingQueryManager(PySparkStreamingQueryManager):
         lock_keys: list[str],
         failed: bool,
     ) -> None:
-        _checkpoint_locks.release(lock_keys)
+        ACTIVE_RUNS.release(lock_keys)
         if location is not None:
             checkpoint_location.discard(self._spark, location, failed)
         with self._changed:

@@ -9,14 +9,14 @@ from pyspark import RDD, SparkContext
 
 from tidemill.batches.durable import holds_program
 from tidemill.checkpoint.program_file import read_header
-from tidemill.checkpoint.storage import open_storage
+from tidemill.checkpoint.storage import open_storage, usable
 from tidemill.common.clock import Clock
 from tidemill.common.paths import checkpoint_location
 from tidemill.errors import OptionError, ProgramError, UnsupportedError, WrongTypeError
 from tidemill.streaming.dstream import DStream
 from tidemill.streaming.graph.transformations import TransformedNode
 from tidemill.streaming.inputs import InputStreams
-from tidemill.streaming.lifecycle import StreamingContextState, StreamLifecycle
+from tidemill.streaming.lifecycle import CALLED, StreamingContextState, StreamLifecycle
 from tidemill.streaming.program.graph_pickle import read_graph, refuse_spark_checkpoint
 from tidemill.streaming.program.program_header import spark_context_for
 from tidemill.streaming.program.resume_point import ResumePoint
@@ -97,12 +97,15 @@ class StreamingContext(InputStreams, PySparkStreamingContext):
         of the old one, by the names of its operators (:meth:`DStream.setName`).
         ``upgrade={"old": "new", "gone": None}`` renames and drops operators.
         """
-        checkpoint_location(checkpointPath, "checkpointPath")
-        refuse_spark_checkpoint(checkpointPath)
-        if upgrade and (header := read_header(open_storage(checkpointPath))) is not None:
+        location = checkpoint_location(checkpointPath, "checkpointPath")
+        with usable(location, CALLED):
+            refuse_spark_checkpoint(checkpointPath)
+            header = read_header(open_storage(checkpointPath)) if upgrade else None
+            holds_old = header is None and holds_program(checkpointPath)
+        if header is not None:
             ssc = setupFunc()
             ssc._start.upgrade(header, upgrade if isinstance(upgrade, Mapping) else {})
-        elif holds_program(checkpointPath):
+        elif holds_old:
             ssc = cls._recovered(checkpointPath, clock)
         else:
             ssc = setupFunc()

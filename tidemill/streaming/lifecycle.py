@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 from pyspark import RDD, SparkContext
 
+from tidemill.checkpoint.storage import usable
 from tidemill.common.clock import Clock, SystemClock
 from tidemill.common.config import (
     GRACEFUL_STOP_TIMEOUT_MS,
@@ -35,6 +36,8 @@ from tidemill.streaming.waiter import ContextWaiter
 
 SHORTEST_GRACE_MS = 60_000
 """The shortest deadline of a graceful stop: the first batch of a program compiles most of Spark."""
+
+CALLED = "checkpoint directory"
 
 logger = logging.getLogger(__name__)
 
@@ -115,12 +118,13 @@ class StreamLifecycle:
             self._graph.freeze("has been started")
             ship_package(self._sc)
             # Known before any batch begins: a function of the first one may call stop().
-            self._run = self._start.prepare(
-                self._bus,
-                self._waiter.notify_error,
-                self._stop_after_halt,
-                lambda: self._waiter.is_awaited,
-            )
+            with usable(self._graph.checkpoint_directory or "", CALLED):
+                self._run = self._start.prepare(
+                    self._bus,
+                    self._waiter.notify_error,
+                    self._stop_after_halt,
+                    lambda: self._waiter.is_awaited,
+                )
             self._run.start()
         except BaseException:
             # As in Spark, a context that failed to start, or its checks, cannot be started again.

@@ -12,7 +12,7 @@ from tests.sql.comparison.calls.cases import Case
 from tests.sql.comparison.calls.differences import DIFFERENT, reason_of
 from tests.sql.comparison.calls.frames import DATAFRAME, EVOLUTION
 from tests.sql.comparison.calls.progress import LISTENER, PROGRESS
-from tests.sql.comparison.calls.queries import MANAGER, QUERY
+from tests.sql.comparison.calls.queries import FUNCTIONS, MANAGER, QUERY
 from tests.sql.comparison.calls.reader import READER
 from tests.sql.comparison.calls.writer import WRITER
 from tests.sql.streams import LONG
@@ -21,6 +21,7 @@ TABLES: dict[str, dict[str, Case]] = {
     "DataStreamReader": READER,
     "DataStreamWriter": WRITER,
     "StreamingQuery": QUERY,
+    "foreachBatch and foreach": FUNCTIONS,
     "StreamingQueryManager": MANAGER,
     "StreamingQueryProgress": PROGRESS,
     "StreamingQueryListener": LISTENER,

@@ -166,8 +166,10 @@ def test_a_graceful_stop_that_takes_too_long_can_be_cut_short(
     query = batches.start(read(spark, numbers), tmp_path / "c")
     assert began.wait(DEADLINE_S)
     numbers.add(rows(2))
-    with pytest.raises(StopTimeoutError):
+    with pytest.raises(StopTimeoutError, match=r"Call stop\(\) again without graceful"):
         query.stop(graceful=True, timeout=0.01)
+    with pytest.raises(StopTimeoutError, match="a function of the program has not returned"):
+        query.stop(timeout=0.01)
     threading.Timer(0.1, go_on.set).start()
     query.stop()
     assert query.exception() is None

@@ -18,6 +18,7 @@ import pytest
 from pyspark import SparkContext
 
 from tests.checkpoint.drawings import files_in, write_unchecked
+from tests.manual_stream import Stream
 from tests.streaming.program.restarts import Runs, save
 from tests.waiting import wait_for
 from tidemill.checkpoint import local_storage
@@ -53,6 +54,21 @@ def count_words(runs: Runs) -> Callable[[StreamingContext], None]:
         save(words.window(2).map(lambda pair: pair[0]), runs.results, "last-two")
 
     return build
+
+
+def test_a_checkpoint_directory_that_cannot_be_used_is_said(
+    new_stream: Callable[..., Stream], tmp_path: Path
+) -> None:
+    (tmp_path / "c").write_text("a file")
+    stream = new_stream()
+    stream.ssc.queueStream([[1]]).pprint()
+    message = (
+        r"/c cannot be used as checkpoint directory: Not a directory \(.*/c/.*\)\. Give a directory"
+    )
+    ssc = StreamingContext.getOrCreate(str(tmp_path / "c"), lambda: stream.ssc)
+    with pytest.raises(CheckpointError, match=message):
+        ssc.start()
+    assert (tmp_path / "c").read_text() == "a file"
 
 
 def test_a_stream_in_pieces_equals_a_stream_in_one_piece(new_runs: Callable[[str], Runs]) -> None:

@@ -4,8 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from tidemill.errors import BatchError
-from tidemill.streaming.scheduling.stream_errors import StreamErrors
+from tidemill.errors import BatchError, OwnershipLostError
+from tidemill.streaming.scheduling.stream_errors import RUNS_AGAIN, StreamErrors
+
+
+def test_an_error_of_the_checkpoint_has_no_other_advice_than_its_own() -> None:
+    errors = StreamErrors(lambda error: None, what_follows=RUNS_AGAIN)
+    lost = OwnershipLostError("it no longer belongs to this process", "/c")
+    text = str(errors.report("The batch of 12:00:00 could not be planned.", lost, 0))
+    assert "it no longer belongs to this process" in text
+    assert "The stream stops.\n" in text
+    assert "runs the batch again" not in text
+    text = str(errors.report("The batch of 12:00:00 failed.", ValueError("x"), 0))
+    assert RUNS_AGAIN in text
 
 
 @pytest.mark.parametrize("is_awaited", [True, False])

@@ -17,6 +17,7 @@ from pyspark.errors.exceptions.captured import (
 
 from tidemill.common.output_modes import UPDATE
 from tidemill.errors import BatchError, SparkCondition
+from tidemill.spark.errors.context_lines import told_in_short
 from tidemill.spark.session.settings import REAL_TIME_AT_LEAST
 
 if TYPE_CHECKING:
@@ -40,7 +41,8 @@ def sql_state_of(condition: str) -> str | None:
 def condition_raised_by(call: Callable[[], object]) -> SparkCondition | None:
     """Return the condition of the error that a call of Spark's own raises; None if it raises none."""
     try:
-        call()
+        with told_in_short():
+            call()
     except PySparkException as error:
         condition = error.getCondition()
         if condition is not None:
@@ -112,6 +114,11 @@ def captured(error: BaseException) -> CapturedException:
     Spark leaves out what only says that a job or a task has failed, and begins with what went wrong in it.
     An error of Python's own comes to Spark as one that has no condition.
     """
+    with told_in_short(always=True):
+        return _captured(error)
+
+
+def _captured(error: BaseException) -> CapturedException:
     inner = error.cause if isinstance(error, BatchError) else error
     if isinstance(inner, Py4JJavaError):
         inner = convert_exception(inner.java_exception)

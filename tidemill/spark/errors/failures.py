@@ -32,6 +32,8 @@ SPARK_ERRORS = (PySparkException, Py4JJavaError)
 # An error that Tidemill raises on purpose is complete without a trace.
 _ERROR_OF_OURS = re.compile(r"^tidemill\.errors\.(?P<error>\w+: .*)", re.MULTILINE | re.DOTALL)
 _STACK_OF_JAVA = re.compile(r"\n\tat |\nDriver stacktrace|\n\nJVM stacktrace")
+# What Spark adds to the text of a task.
+_SQL_STATE = re.compile(r"\n\s*SQLSTATE: \w+\s*\Z")
 # Errors of Spark that only say that another one has happened.
 _WRAPPER = re.compile(
     r"Job aborted|Task failed while writing rows|\[TASK_WRITE_FAILED\]|Exception thrown in awaitResult|null$"
@@ -141,7 +143,8 @@ def _python_traceback(errors: list[_JavaError]) -> str | None:
         start = each.message.find(HEADER)
         if start >= 0:
             # Lines of Java's stack trace begin with a tab; a blank line may be part of the user's message.
-            return _STACK_OF_JAVA.split(each.message[start:], maxsplit=1)[0]
+            text = _STACK_OF_JAVA.split(each.message[start:], maxsplit=1)[0]
+            return _SQL_STATE.sub("", text)
     return None
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 _CONDITION = re.compile(r"\[FAILED_READ_FILE(?:\.(?P<kind>\w+))?\]")
-_AGAIN = "start the query again: the batch runs again, from its checkpoint."
+_AGAIN = "start the query again."
 _OTHER_TYPES = (
     "The file may be whole: its columns have other types than the schema of the reader says. Give the reader "
     f"a schema that fits all files, or write the file again with these types, and {_AGAIN}"

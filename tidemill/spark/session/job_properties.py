@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 BATCH_TIME = "spark.streaming.internal.batchTime"
 OUTPUT_OP_ID = "spark.streaming.internal.outputOpId"
+QUERY_ID = "sql.streaming.queryId"
+BATCH_ID = "streaming.sql.batchId"
 _WRITER_UTILS = "org.apache.spark.internal.io.SparkHadoopWriterUtils$"
 LOOK_S = 0.25
 """How often a stop looks for jobs that were started after those that it has cancelled."""
@@ -119,6 +121,15 @@ def describe_query_batch(
     spark_context.setJobGroup(run_id, description, interruptOnCancel=True)
     spark_context.addJobTag(run_id)
     spark_context.setLocalProperty(SHORT_CALL_SITE, started_at)
+
+
+def say_which_batch(spark_context: SparkContext, query_id: str, batch_id: int) -> None:
+    """Let functions in tasks, and in ``foreachBatch``, ask for the query and the batch, as in Spark::
+
+    TaskContext.get().getLocalProperty("streaming.sql.batchId")
+    """
+    spark_context.setLocalProperty(QUERY_ID, query_id)
+    spark_context.setLocalProperty(BATCH_ID, str(batch_id))
 
 
 def cancel_tagged_jobs(spark_context: SparkContext, tag: str) -> None:

@@ -1,9 +1,9 @@
 """PySpark's classes, patched to ask whether a session is attached.
 
-``SparkSession.readStream``, ``streams`` and ``read``, ``DataFrame.writeStream`` and ``write``, and the
-actions of a DataFrame are replaced once in the process. Each replacement does what PySpark does, unless the
-session is attached. Sessions are told apart by the id of the JVM's session: PySpark may have several Python
-objects for one.
+``SparkSession.readStream``, ``streams`` and ``read`` (the first two also of an ``SQLContext``),
+``DataFrame.writeStream`` and ``write``, and the actions of a DataFrame are replaced once in the process. Each
+replacement does what PySpark does, unless the session is attached. Sessions are told apart by the id of the
+JVM's session: PySpark may have several Python objects for one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pyspark import SparkContext
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession, SQLContext
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
 ACTIONS = (
@@ -101,6 +101,8 @@ def _install() -> None:
     )
     _replace_property(SparkSession, "read", lambda s: (hooks_of(s), "read"))
     _replace_property(ClassicDataFrame, "write", lambda df: (_hooks_of_batch(df), "write"))
+    for name in ("readStream", "streams"):
+        _ask_session(SQLContext, name)
     for name in ACTIONS:
         _replace_action(name)
     _replace_stop()
@@ -128,6 +130,12 @@ def _replace_property(
         return getattr(hooks, hook)(self)
 
     setattr(owner, name, property(get, doc=original.__doc__))
+
+
+def _ask_session(owner: type[SQLContext], name: str) -> None:
+    """Let a property of an old program's context give what its session gives."""
+    doc = vars(owner)[name].__doc__
+    setattr(owner, name, property(lambda self: getattr(self.sparkSession, name), doc=doc))
 
 
 def _replace_stop() -> None:

@@ -21,6 +21,7 @@ from tidemill.failures.failed_streams import has_failed
 from tidemill.failures.failure_log import FAILURES, sweep
 from tidemill.failures.terminal_log import log_to_terminal
 from tidemill.failures.uncaught import print_failures_short
+from tidemill.spark.errors.context_lines import hold_back_context_lines
 from tidemill.spark.errors.user_frames import is_plumbing
 from tidemill.spark.session.settings import (
     APP_NAME,
@@ -94,6 +95,7 @@ def prepare_terminal() -> None:
     """Let warnings and failures be seen, and be short, in a program that has prepared nothing. Idempotent."""
     log_to_terminal()
     print_failures_short(is_plumbing)
+    hold_back_context_lines()
 
 
 def workers_need_this_python(conf: SparkConf) -> bool:

@@ -28,6 +28,7 @@ LEGACY_PATHS = "spark.sql.legacy.pathOptionBehavior.enabled"
 SINK_EVOLUTION = "spark.sql.streaming.queryEvolution.enableSinkEvolution"
 REAL_TIME_AT_LEAST = "spark.sql.streaming.realTimeMode.minBatchDuration"
 SOURCE_EVOLUTION = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
+STOP_ACTIVE_RUN = "spark.sql.streaming.stopActiveRunOnRestart"
 DELETE_TEMPORARY_CHECKPOINT = "spark.sql.streaming.forceDeleteTempCheckpointLocation"
 
 # -- set on a session that Tidemill makes ------------------------------------------------------------
@@ -111,6 +112,11 @@ def names_sources(session: SparkSession) -> bool:
 def names_sinks(session: SparkSession) -> bool:
     """Return True if Spark asks the sink of a query for a name."""
     return str(session.conf.get(SINK_EVOLUTION, "false")).lower() == "true"
+
+
+def stops_active_run(session: SparkSession) -> bool:
+    """Return True if a query stops the active one whose checkpoint it is started on."""
+    return str(session.conf.get(STOP_ACTIVE_RUN, "true")).lower() == "true"
 
 
 def state_partitions(session: SparkSession) -> int:

@@ -16,6 +16,7 @@ from tidemill.common.config import NO_DATA_BATCHES, NO_DATA_PROGRESS_MS, RECENT_
 from tidemill.errors import CheckpointError
 from tidemill.progress.listener_bus import ListenerBus
 from tidemill.progress.query_progress import ProgressReporter
+from tidemill.spark.errors.context_lines import told_in_short
 from tidemill.sql.execution.batch_progress import BatchProgress
 from tidemill.sql.execution.checked_query import CheckedQuery
 from tidemill.sql.execution.query_resources import QueryResources
@@ -142,7 +143,7 @@ class MicroBatchExecution(StreamExecution):
             if batch is not None and not self._begin_batch(batch.batch_id):
                 return False  # it is logged, and the next start runs it
             if batch is not None:
-                failure = self._resources.runner.run(batch, self._clock.now_ms() - late_ms)
+                failure = self._run_batch(batch, late_ms)
                 if isinstance(failure, BatchAbandonedError):
                     return False
                 if failure is not None:
@@ -152,9 +153,10 @@ class MicroBatchExecution(StreamExecution):
                 self._progress.idle(planner.next_id, planner.ends, pipeline.watermark)
                 for sink in self._spec.sinks:
                     sink.idle(self._clock.now_ms())
-        except Exception:
-            planned = self._resources.planner.next_id
-            self.failed_batch = planned if self.running_batch is None else self.running_batch
+        except BaseException:  # also a sys.exit() of the user's
+            if self.committed_batch is None:
+                planned = self._resources.planner.next_id
+                self.failed_batch = planned if self.running_batch is None else self.running_batch
             raise
         finally:
             self.running_batch = None
@@ -169,6 +171,13 @@ class MicroBatchExecution(StreamExecution):
         if self._trigger.interval_ms == 0:
             self._wait_when_idle(IDLE_S)
         return not self._must_stop_waiting()
+
+    def _run_batch(self, batch: Batch, late_ms: int) -> BaseException | None:
+        try:
+            return self._resources.runner.run(batch, self._clock.now_ms() - late_ms)
+        except BaseException:  # of what comes after the commit: see BatchRunner.run
+            self.committed_batch = batch.batch_id
+            raise
 
     def _keep_to_rates(self) -> None:
         """Wait, in a query without an interval, as long as ``maxRatePerSecond`` asks for."""
@@ -243,5 +252,5 @@ class MicroBatchExecution(StreamExecution):
         return self._resources.pipeline.explain(extended)
 
     def verify(self) -> Verification:
-        with self._between_batches("verify()"):
+        with self._between_batches("verify()"), told_in_short():
             return verify_query(self._query, self.id)

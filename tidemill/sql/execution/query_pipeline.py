@@ -16,8 +16,9 @@ from tidemill.errors import BatchError, TidemillError
 from tidemill.progress.query_progress import ProgressReporter, StateOperatorReport
 from tidemill.spark.compiler.batch_output import ComputedOutput
 from tidemill.spark.compiler.event_time import EventTimes
+from tidemill.spark.errors.context_lines import told_in_short
 from tidemill.spark.errors.failures import user_traceback, where_it_failed
-from tidemill.spark.session.job_properties import describe_query_batch
+from tidemill.spark.session.job_properties import describe_query_batch, say_which_batch
 from tidemill.sql.execution.operator_states import OperatorStates
 from tidemill.sql.execution.query_plans import QueryPlans
 from tidemill.sql.execution.query_sources import QuerySources
@@ -43,11 +44,12 @@ class QueryResult(BatchResult):
 
 @dataclass(frozen=True)
 class QueryRun:
-    """Who runs a query, and how: the session, the id of the run, what its jobs are called, and the call of
-    ``start()``.
+    """Who runs a query, and how: the session, the ids of the query and of the run, what its jobs are called,
+    and the call of ``start()``.
     """
 
     session: SparkSession
+    query_id: str
     run_id: str
     description: str
     started_at: str
@@ -124,13 +126,14 @@ class QueryPipeline(Pipeline):
         """Run the batch on the calling thread. An error says what the user's code did, and where."""
         self._staging = None
         try:
-            output = self._prepare(batch, is_shared=len(sinks) > 1)
-            with self._reporter.report_time_taken("addBatch"):
-                output_rows = self._stage(output, sinks)
-                # A join whose table is empty did not read the stream: make the rest of the state now.
-                output.executable.finish(lambda: self._states.has_reports(batch.batch_id))
-            operators = self._states.take_reports(batch.batch_id)
-            times, observed = output.executable.metrics()
+            with told_in_short():
+                output = self._prepare(batch, is_shared=len(sinks) > 1)
+                with self._reporter.report_time_taken("addBatch"):
+                    output_rows = self._stage(output, sinks)
+                    # A join whose table is empty did not read the stream: make the rest of the state now.
+                    output.executable.finish(lambda: self._states.has_reports(batch.batch_id))
+                operators = self._states.take_reports(batch.batch_id)
+                times, observed = output.executable.metrics()
         except TidemillError:
             raise
         except Exception as error:
@@ -173,6 +176,7 @@ class QueryPipeline(Pipeline):
         context.publish(sc, self._run.run_id)
         description = f"{self._run.description}\nbatch = {batch.batch_id}"
         describe_query_batch(sc, self._run.run_id, description, self._run.started_at)
+        say_which_batch(sc, self._run.query_id, batch.batch_id)
         return ComputedOutput(
             self._run.session,
             executable,

@@ -175,6 +175,7 @@ class QueryResources:
         return QueryPipeline(
             QueryRun(
                 spec.session,
+                self.query_id,
                 run.run_id,
                 run.description,
                 run.started_at,

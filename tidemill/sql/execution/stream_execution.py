@@ -75,6 +75,8 @@ class StreamExecution(ABC):
         self.running_batch: int | None = None
         # The id of the batch that has ended the query by its error.
         self.failed_batch: int | None = None
+        # The id of the batch that is committed, and whose cleaning up has ended the query by an error.
+        self.committed_batch: int | None = None
 
     # -- what a subclass does ----------------------------------------------------------------------
 
@@ -211,7 +213,7 @@ class StreamExecution(ABC):
         self._stop(QueryState.FINISHING, timeout_s)
 
     def _stop(self, how: QueryState, timeout_s: float | None) -> None:
-        is_own_thread = self._is_own_thread()
+        is_own_thread = self.runs_current_thread
         if not self._ask_to_stop(how, may_cancel=not is_own_thread):
             if not is_own_thread:  # it has ended, and perhaps not said so yet
                 self._ended.wait(REPORT_TIMEOUT_S if timeout_s is None else timeout_s)
@@ -219,10 +221,15 @@ class StreamExecution(ABC):
         if is_own_thread:
             return  # from inside foreachBatch: the query ends after this batch
         if not self._wait_for_end(timeout_s):
+            what_follows = (
+                "a function of the program has not returned. It is not waited for any longer; when it "
+                "returns, the query ends, and what it has done is not committed."
+                if self._is_abandoned
+                else "its batch still runs. Call stop() again without graceful to abandon the batch; it will "
+                "run again when the query is started from its checkpoint."
+            )
             raise StopTimeoutError(
-                f"the query {self._name or self._id} has not stopped within {timeout_s} s: its batch still "
-                "runs. Call stop() again without graceful to abandon the batch; it will run again when "
-                "the query is started from its checkpoint."
+                f"the query {self._name or self._id} has not stopped within {timeout_s} s: {what_follows}"
             )
 
     def _wait_for_end(self, timeout_s: float | None) -> bool:
@@ -289,11 +296,12 @@ class StreamExecution(ABC):
         """Return True while somebody waits until all data is processed."""
         return self._idle_triggers < self._wanted_idle_triggers
 
-    def _is_own_thread(self) -> bool:
+    @property
+    def runs_current_thread(self) -> bool:
         return threading.current_thread() is self._thread
 
     def _refuse_own_thread(self, what: str) -> None:
-        if self._is_own_thread():
+        if self.runs_current_thread:
             raise IllegalStateError(
                 f"{what} inside the query's own foreachBatch would wait for itself: call it from another "
                 "thread, or after the batch"

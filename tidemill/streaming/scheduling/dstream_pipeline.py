@@ -22,6 +22,7 @@ from tidemill.progress.events import (
     OutputOperationStarted,
 )
 from tidemill.progress.listener_bus import ListenerBus
+from tidemill.spark.errors.context_lines import told_in_short
 from tidemill.spark.errors.failures import where_it_failed
 from tidemill.spark.session.job_properties import (
     InheritedProperties,
@@ -137,7 +138,7 @@ class DStreamPipeline(Pipeline, BatchObserver[BatchResult]):
             # Functions given to transform() may run Spark jobs of their own.
             group = self._names.job_group(batch.time_ms)
             describe_job(self._sc, group, f"{name}: making its jobs", batch.time_ms)
-            with writing_to_existing_directories(self._sc):
+            with writing_to_existing_directories(self._sc), told_in_short():
                 job_set.made(self._graph.generate_jobs(batch))
         except BaseException as error:
             failure = self._errors.report(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from tidemill.common.clock import Clock
 from tidemill.common.config import CONCURRENT_JOBS
 from tidemill.errors import BatchError
+from tidemill.spark.errors.context_lines import told_in_short
 from tidemill.spark.errors.failures import where_it_failed
 from tidemill.spark.session.job_properties import (
     InheritedProperties,
@@ -122,7 +123,7 @@ class JobThreads:
                 job.time_ms,
                 job.output_op_id,
             )
-            with writing_to_existing_directories(self._sc):
+            with writing_to_existing_directories(self._sc), told_in_short():
                 job.run()
         except BaseException as error:  # also a sys.exit() of the user's
             return self._errors.report(

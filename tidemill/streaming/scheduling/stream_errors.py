@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from tidemill.common.clock import never
 from tidemill.common.times import clock_face
-from tidemill.errors import BatchError
+from tidemill.errors import BatchError, CheckpointError
 from tidemill.failures.failed_streams import note_failure
 from tidemill.failures.failure_log import FAILURES, without_secrets
 from tidemill.failures.repeated_errors import RepeatedErrors
@@ -24,6 +24,7 @@ STATE_ENDS = (
     "The stream stops, and its state ends with it. With a checkpoint directory (StreamingContext.checkpoint) "
     "it could be started again, and would run the batch again."
 )
+STOPS = "The stream stops."
 GOES_ON = "Without a checkpoint directory the stream goes on, and does not run this batch again."
 
 
@@ -74,7 +75,9 @@ class StreamErrors:
         """Log an error, and return it with the user's traceback first, then the batch, the cure, the log."""
         traceback = user_traceback(error)
         closing = [what_failed]
-        if batch_time_ms is not None:
+        if isinstance(error, CheckpointError):  # it says what to do: to start again may not be it
+            closing.append(STOPS)
+        elif batch_time_ms is not None:
             closing.append(self._what_follows)
         if not self._muted.is_set():
             closing.append(FAILURES.write(what_failed, whole_trace(error)))

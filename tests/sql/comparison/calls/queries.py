@@ -40,6 +40,15 @@ QUERY = {
         *each("streams.awaitAnyTermination(?)", "0, 0.01, -1, 'x', []"),
         "query.stop()",
     ),
+    "on the checkpoint of another": case(
+        "writer = write.format('noop').option('checkpointLocation', checkpoint)\n"
+        "query = started(writer)\nquery.processAllAvailable()",
+        "again = started(writer)\n"
+        "[query.isActive, again.isActive, query.id == again.id, query.exception()]",
+        "started(writer.outputMode('complete'))",
+        "[each.runId == again.runId for each in streams.active]",
+        "set_conf('spark.sql.streaming.stopActiveRunOnRestart', False)\nstarted(writer.outputMode('append'))",
+    ),
     "stopped": case(
         _QUERY + "query.stop()",
         "[query.isActive, query.exception(), query.name == name]",
@@ -96,6 +105,61 @@ QUERY = {
         *_ERROR,
         "'ZeroDivisionError' in error._desc",
         "'ZeroDivisionError' in str(error)",
+    ),
+}
+_SAID = "seen = []\ndef save(rows, batch_id): seen.append(%s)\nquery = started(write.foreachBatch(save))\n"
+_IN_TASK = (
+    "def said(value):\n    from pyspark import TaskContext\n    task = TaskContext.get()\n"
+    "    return f\"{task.getLocalProperty('streaming.sql.batchId')} "
+    "{task.getLocalProperty('sql.streaming.queryId')}\"\n"
+)
+
+FUNCTIONS = {
+    "what a batch is": case(
+        _SAID
+        % "[type(rows), type(batch_id), rows.isStreaming, rows.schema.simpleString(), rows.count(),"
+        " rows.sparkSession is spark, rows.columns, rows.is_cached, len(rows.inputFiles()),"
+        " [field.nullable for field in rows.schema]]" + "query.processAllAvailable()",
+        "seen",
+    ),
+    "what its thread says": case(
+        _SAID % "[rows.sparkSession.sparkContext.getLocalProperty(key) for key in"
+        " ('streaming.sql.batchId', 'sql.streaming.queryId')]" + "query.processAllAvailable()",
+        "seen",
+        "seen[0][1] == query.id",
+    ),
+    "what its tasks say": case(
+        _IN_TASK
+        + "writer = df.select(F.udf(said)('k').alias('said')).writeStream.format('memory')\n"
+        "query = started(writer.queryName(name))\nquery.processAllAvailable()",
+        "[row.said for row in spark.table(name).collect()]",
+        "spark.table(name).where(F.col('said') == F.lit(f'0 {query.id}')).count()",
+    ),
+    "views of a batch": case(
+        _SAID % "[rows.createOrReplaceTempView(name), rows.sparkSession.table(name).count(),"
+        " spark.catalog.tableExists(name)]" + "query.processAllAvailable()",
+        "seen",
+    ),
+    "a batch is no stream": case(
+        "query = started(write.foreachBatch(lambda rows, batch_id: rows.writeStream))",
+        "query.processAllAvailable()",
+    ),
+    "a writer that opens nothing": case(
+        "calls = folder + '/calls'\nclass Rows:\n"
+        "    def open(self, partition, epoch): open(calls, 'a').write('open ')\n"
+        "    def process(self, row): open(calls, 'a').write('process ')\n"
+        "    def close(self, error): open(calls, 'a').write(f'close {error} ')\n"
+        "query = started(write.foreach(Rows()))\nquery.processAllAvailable()",
+        "sorted(set(open(calls).read().split()))",
+    ),
+    "a writer that cannot open": case(
+        "calls = folder + '/calls'\nclass Rows:\n"
+        "    def open(self, partition, epoch): open(calls, 'a').write('open '); raise ValueError('mine')\n"
+        "    def process(self, row): open(calls, 'a').write('process ')\n"
+        "    def close(self, error): open(calls, 'a').write('close ')\n"
+        "query = started(write.foreach(Rows()))",
+        "query.processAllAvailable()",
+        "sorted(set(open(calls).read().split()))",
     ),
 }
 

@@ -91,6 +91,17 @@ READER = {
         "spark.sql(f'INSERT INTO {name} VALUES (1, 2)')",
         "read.table(name)",
     ),
+    "an SQLContext": case(
+        "from pyspark.sql import SQLContext\nold = SQLContext(spark.sparkContext, spark)\n"
+        "query = started(old.readStream.schema('k int').json(input).writeStream.format('noop'))",
+        "query.processAllAvailable()",
+        "[each.id == query.id for each in old.streams.active]",
+    ),
+    "the active session": case(
+        "from pyspark.sql import SparkSession\nactive = SparkSession.getActiveSession()",
+        "started(active.readStream.text(input).writeStream.format('noop')).processAllAvailable()",
+        "started(df.sparkSession.readStream.text(input).writeStream.format('noop')).processAllAvailable()",
+    ),
     "a view": case("spark.sql(f'CREATE VIEW {name} AS SELECT 1 AS k')", "read.table(name)"),
     "a temporary view of a table": case(
         "spark.range(3).createOrReplaceTempView(name)", "read.table(name)"

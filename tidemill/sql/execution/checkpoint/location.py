@@ -6,14 +6,14 @@ import logging
 import shutil
 import tempfile
 import uuid
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tidemill.checkpoint.storage import usable
 from tidemill.common.paths import absolute_location
 from tidemill.common.suggestions import nearest
-from tidemill.errors import CheckpointError
 from tidemill.spark.session.settings import CHECKPOINT_LOCATION, DELETE_TEMPORARY_CHECKPOINT
 from tidemill.sql.query_errors import QueryAnalysisError, QueryArgumentError
 
@@ -65,27 +65,17 @@ def resolve(
     return CheckpointLocation(directory, is_temporary=True)
 
 
-def remedy(location: CheckpointLocation) -> str:
-    """Return what to do after a failure, as far as it is known where the query goes on."""
+def remedy(location: CheckpointLocation, is_committed: bool) -> str:
+    """Return where the query goes on after a failure: in a batch, or after one that is committed."""
     if location.is_temporary:
         return "It has no checkpointLocation: started again, it begins anew."
-    return f"Started again with its checkpoint {location.uri}, it runs the batch again."
+    goes_on = "goes on with the next batch" if is_committed else "runs the batch again"
+    return f"Started again with its checkpoint {location.uri}, it {goes_on}."
 
 
-@contextmanager
-def explained_errors(location: CheckpointLocation) -> Iterator[None]:
+def explained_errors(location: CheckpointLocation) -> AbstractContextManager[None]:
     """Raise the operating system's errors about the directory as errors that say what to do."""
-    try:
-        yield
-    except OSError as error:
-        file = str(error.filename or "")
-        if not file or not (file.startswith(location.uri) or location.uri.startswith(file)):
-            raise
-        raise CheckpointError(
-            f"the directory {location.uri} cannot be used as checkpointLocation: {error.strerror} ({file}). "
-            "Give a directory that this program may read and write; it is made if it is not there.",
-            location.uri,
-        ) from None
+    return usable(location.uri, OPTION)
 
 
 def discard(spark: SparkSession, location: CheckpointLocation, failed: bool) -> None:
