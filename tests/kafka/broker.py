@@ -181,7 +181,8 @@ class KafkaBroker:
 
     def offsets(self, topic: str, partition: int = 0) -> list[int]:
         """Return the offsets of the records that a partition has."""
-        end, found = self.latest(topic, partition), []
+        end = self.latest(topic, partition)
+        found: list[int] = []
         settings = {"bootstrap.servers": self.address, "group.id": "tests", "logger": quiet()}
         consumer = Consumer({**settings, "enable.partition.eof": True})
         try:
