@@ -216,7 +216,6 @@ def test_leftovers_go_and_nothing_else(written: Path) -> None:
     [
         "state/photos/1.jpg",
         "sources/app/main.py",
-        "sinks/kitchen",
         "sinks/0/letter",
         "received/letter",
         "state/totals/0/notes",
