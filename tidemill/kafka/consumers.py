@@ -129,8 +129,11 @@ class PartitionConsumer:
                 for message in found:
                     if (error := message.error()) is not None:
                         self._handle(error, message)
-                return [message for message in found if message.error() is None]
+                messages = [message for message in found if message.error() is None]
+                self._notice_gaps(messages)
+                return messages
             if found:
+                self._notice_gaps(found)
                 return found
             waited_s = (self._clock.now_ms() - began_ms) / 1000
             if waited_s >= patience_s:
@@ -142,15 +145,17 @@ class PartitionConsumer:
         librdkafka waits until it has as many as it is asked for. In a partition without gaps they all come,
         and taking many at once costs the least. In one with gaps it would wait in vain.
         """
-        if most > 1 and not self._has_gaps:
-            found = self._consumer.consume(most, GAP_S)
-            self._has_gaps = bool(found) and len(found) < most
-            if found:
-                return list(found)
+        if most > 1 and not self._has_gaps and (found := self._consumer.consume(most, GAP_S)):
+            return list(found)
         found = self._consumer.consume(1, POLL_S)
         if found and most > 1:
             found += self._consumer.consume(most - 1, 0)
         return list(found)
+
+    def _notice_gaps(self, messages: list[Message]) -> None:
+        after_last = messages[-1].offset() + 1 if messages else self._position
+        passed = max(after_last, self._partition_end) - self._position
+        self._has_gaps = self._has_gaps or passed > len(messages)
 
     def _handle(self, error: KafkaError, message: Message) -> None:
         code = error.code()
