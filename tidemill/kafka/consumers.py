@@ -143,10 +143,13 @@ class PartitionConsumer:
                 for message in found:
                     if (error := message.error()) is not None:
                         self._handle(error, message)
+                found = [message for message in found if message.error() is None]
                 self._errors.forget()
-                return [message for message in found if message.error() is None]
+                self._notice_gaps(found)
+                return found
             if found:
                 self._errors.forget()
+                self._notice_gaps(found)
                 return found
             if self._errors.last_code in _NO_PARTITION:
                 # librdkafka says so once, and waits for the topic to be made.
@@ -164,15 +167,17 @@ class PartitionConsumer:
         librdkafka waits until it has as many as it is asked for. In a partition without gaps they all come,
         and taking many at once costs the least. In one with gaps it would wait in vain.
         """
-        if most > 1 and not self._has_gaps:
-            found = self._consumer.consume(most, GAP_S)
-            self._has_gaps = bool(found) and len(found) < most
-            if found:
-                return list(found)
+        if most > 1 and not self._has_gaps and (found := self._consumer.consume(most, GAP_S)):
+            return list(found)
         found = self._consumer.consume(1, POLL_S)
         if found and most > 1:
             found += self._consumer.consume(most - 1, 0)
         return list(found)
+
+    def _notice_gaps(self, messages: list[Message]) -> None:
+        after_last = messages[-1].offset() + 1 if messages else self._position
+        passed = max(after_last, self._partition_end) - self._position
+        self._has_gaps = self._has_gaps or passed > len(messages)
 
     def _handle(self, error: KafkaError, message: Message) -> None:
         code = error.code()

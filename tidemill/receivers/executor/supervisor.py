@@ -72,9 +72,7 @@ class ReceiverSupervisor:
         self._tracker = tracker
         self._handler = handler
         self._limiter = limiter
-        self.slice_size = (
-            limiter.slice_size
-        )  # for receivers that choose how much they store at once
+        self.slice_size = limiter.slice_size  # how many records a receiver may store at once
         self._clock = clock
         self._settings = settings
         self._read_back = read_back
