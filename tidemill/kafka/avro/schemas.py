@@ -72,8 +72,6 @@ def _read_folder(folder: str) -> dict[int, str]:
 
 
 def _checked(text: str, where: str) -> str:
-    from tidemill.kafka.avro.types import without_logical_types
-
     try:
         without_logical_types(text)
     except (ValueError, fastavro().schema.SchemaParseException) as error:
@@ -99,10 +97,21 @@ def fastavro() -> Any:
 @lru_cache(maxsize=1000)
 def parsed(text: str) -> Any:
     """Return a schema as fastavro reads messages with it."""
-    from tidemill.kafka.avro.types import without_logical_types
-
     return without_logical_types(text)
 
 
-def as_json(text: str) -> Any:
-    return json.loads(text)
+def without_logical_types(text: str) -> Any:
+    """Return a schema for fastavro that gives numbers for dates and times, and decimals for decimals."""
+    return fastavro().parse_schema(_stripped(json.loads(text)))
+
+
+def _stripped(schema: Any) -> Any:
+    if isinstance(schema, list):
+        return [_stripped(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        name: _stripped(value) if name in ("type", "items", "values", "fields") else value
+        for name, value in schema.items()
+        if name != "logicalType" or value == "decimal"
+    }

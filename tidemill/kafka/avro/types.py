@@ -104,25 +104,6 @@ _KINDS_OF_PYTHON: Mapping[type, str] = {
 }
 
 
-def without_logical_types(text: str) -> Any:
-    """Return a schema for fastavro that gives numbers for dates and times, and decimals for decimals."""
-    from tidemill.kafka.avro.schemas import fastavro
-
-    return fastavro().parse_schema(_stripped(json.loads(text)))
-
-
-def _stripped(schema: Any) -> Any:
-    if isinstance(schema, list):
-        return [_stripped(each) for each in schema]
-    if not isinstance(schema, dict):
-        return schema
-    return {
-        name: _stripped(value) if name in ("type", "items", "values", "fields") else value
-        for name, value in schema.items()
-        if name != "logicalType" or value == "decimal"
-    }
-
-
 def column_type(text: str) -> ColumnType:
     """Return what a schema is in Spark. Raise for what Spark cannot have, by its name."""
     return _Types().of(json.loads(text), "")
