@@ -33,7 +33,7 @@ test-long: java
 
 test-faults: java get-kafka postgresql
 	@TIDEMILL_ALL_FAULTS=1 $(PY) -m pytest tests/faults tests/receivers/connectors/test_http_kills.py \
-		tests/sources/kafka/faults tests/kafka/faults tests/sinks/kafka
+		tests/sources/kafka/faults tests/kafka/faults tests/sinks/kafka tests/sinks/sql
 
 test-cluster: java
 	@TIDEMILL_CLUSTER_ROUNDS=10 $(PY) -m pytest tests/cluster

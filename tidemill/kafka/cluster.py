@@ -21,8 +21,8 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from tidemill.common.clock import SystemClock
 from tidemill.errors import BrokerRefusedError, SourceError
-from tidemill.kafka.client_errors import ConnectionErrors, is_final, made, refused
-from tidemill.kafka.client_options import BOOTSTRAP_SERVERS
+from tidemill.kafka.clients.errors import ConnectionErrors, is_final, made, refused
+from tidemill.kafka.clients.options import BOOTSTRAP_SERVERS
 from tidemill.kafka.partitions import Positions, TopicPartition
 
 logger = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tidemill.errors import OptionError, WrongTypeError
-from tidemill.kafka.client_options import BOOTSTRAP_SERVERS, translated
+from tidemill.kafka.clients.options import BOOTSTRAP_SERVERS, translated
 from tidemill.kafka.partitions import EARLIEST, LATEST
 
 Value = str | Callable[[], str]

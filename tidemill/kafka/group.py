@@ -14,8 +14,8 @@ from confluent_kafka import TopicPartition as KafkaPartition
 
 from tidemill.common.clock import SystemClock
 from tidemill.errors import SourceError
-from tidemill.kafka.client_errors import ConnectionErrors, is_final, made, refused
-from tidemill.kafka.client_options import BOOTSTRAP_SERVERS
+from tidemill.kafka.clients.errors import ConnectionErrors, is_final, made, refused
+from tidemill.kafka.clients.options import BOOTSTRAP_SERVERS
 from tidemill.kafka.partitions import Positions, TopicPartition
 
 PAUSE_MS = 200

@@ -11,10 +11,10 @@ import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from tidemill.errors import SinkError
-from tidemill.kafka.client_errors import ConnectionErrors, is_final, made, refused
-from tidemill.kafka.client_options import BOOTSTRAP_SERVERS
-from tidemill.kafka.delivery_errors import not_delivered
-from tidemill.kafka.waiting import Waiting
+from tidemill.kafka.clients.delivery_errors import not_delivered
+from tidemill.kafka.clients.errors import ConnectionErrors, is_final, made, refused
+from tidemill.kafka.clients.options import BOOTSTRAP_SERVERS
+from tidemill.kafka.clients.waiting import Waiting
 
 if TYPE_CHECKING:
     from confluent_kafka import Message

@@ -14,8 +14,8 @@ from typing import Any
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from tidemill.kafka.client_errors import ConnectionErrors, made
-from tidemill.kafka.client_options import BOOTSTRAP_SERVERS
+from tidemill.kafka.clients.errors import ConnectionErrors, made
+from tidemill.kafka.clients.options import BOOTSTRAP_SERVERS
 from tidemill.kafka.cluster import admin_settings
 
 logger = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from tests.sinks.kafka.reading import values_of
 from tests.sinks.kafka.writer import MARKERS, messages_of, rows_of, writer
 from tests.waiting import wait_for
 from tidemill.errors import SinkError
-from tidemill.kafka.client_pool import ClientPool
+from tidemill.kafka.clients.pool import ClientPool
 from tidemill.sinks.kafka import transactions
 from tidemill.sinks.kafka.transactions import TransactionalWriter
 

@@ -32,6 +32,9 @@ NETWORK_ERRORS = frozenset(
 )
 """The numbers of errors of a network for which Python has no class of their own."""
 
+RETRY_FIRST_MS = 500
+RETRY_LAST_MS = 30_000
+
 
 class ReceiverPhase(enum.Enum):
     STOPPED = "stopped"  # onStart() has not been called, or onStop() has
@@ -133,3 +136,8 @@ def _is_of_the_network(error: BaseException) -> bool:
         error,
         ConnectionError | TimeoutError | socket.gaierror | ssl.SSLEOFError | ssl.SSLZeroReturnError,
     )
+
+
+def retry_pause_ms(failures: int) -> int:
+    """Return how long to wait before a block is stored again: twice as long after each failure."""
+    return min(RETRY_FIRST_MS << min(failures - 1, 10), RETRY_LAST_MS)

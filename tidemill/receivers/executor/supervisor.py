@@ -30,13 +30,11 @@ from tidemill.receivers.executor.supervision import (
     Tracker,
     block_of,
     describe,
+    retry_pause_ms,
 )
 from tidemill.receivers.executor.unreported_blocks import UnreportedBlocks
 from tidemill.receivers.receiver import Receiver
 from tidemill.receivers.request_keys import RequestKey
-
-RETRY_FIRST_MS = 500
-RETRY_LAST_MS = 30_000
 
 logger = logging.getLogger(__name__)
 
@@ -381,8 +379,7 @@ class ReceiverSupervisor:
                     if is_hopeless(failures, error):
                         raise
                     self.report_error(f"a block of {block.records} records is not safe yet", error)
-                    pause_ms = min(RETRY_FIRST_MS << min(failures - 1, 10), RETRY_LAST_MS)
-                    self._pause(pause_ms)
+                    self._pause(retry_pause_ms(failures))
         raise AssertionError("the loop ends only by returning or raising")
 
     def _pause(self, pause_ms: int) -> None:

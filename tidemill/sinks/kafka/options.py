@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from tidemill.common.config import boolean, one_of, positive_int
 from tidemill.common.options import Options, non_empty
 from tidemill.errors import OptionError
-from tidemill.kafka.client_options import (
+from tidemill.kafka.clients.options import (
     bootstrap_servers,
     client_settings,
     kafka_options,

@@ -41,13 +41,13 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from tidemill.common.clock import SystemClock
 from tidemill.common.fault_points import fault_point
 from tidemill.errors import SinkError, TidemillError
-from tidemill.kafka.bounded_call import GivenUpError, within
-from tidemill.kafka.client_errors import ConnectionErrors, is_final, made, refused
-from tidemill.kafka.client_options import BOOTSTRAP_SERVERS
-from tidemill.kafka.client_pool import ClientPool
-from tidemill.kafka.delivery_errors import AWAY
+from tidemill.kafka.clients.bounded_call import GivenUpError, within
+from tidemill.kafka.clients.delivery_errors import AWAY
+from tidemill.kafka.clients.errors import ConnectionErrors, is_final, made, refused
+from tidemill.kafka.clients.options import BOOTSTRAP_SERVERS
+from tidemill.kafka.clients.pool import ClientPool
+from tidemill.kafka.clients.waiting import PAUSE_MS
 from tidemill.kafka.producers import CALL_S, NEW_TOPIC_S, MessageProducer, unmasked
-from tidemill.kafka.waiting import PAUSE_MS
 
 if TYPE_CHECKING:
     import pyarrow as pa

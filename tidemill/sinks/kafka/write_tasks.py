@@ -11,7 +11,7 @@ from confluent_kafka import KafkaException
 
 from tidemill.common.fault_points import fault_point
 from tidemill.errors import IllegalStateError, SinkError
-from tidemill.kafka.client_pool import ClientPool
+from tidemill.kafka.clients.pool import ClientPool
 from tidemill.kafka.producers import Header, MessageProducer
 from tidemill.sinks.kafka.spool import Spool
 from tidemill.tasks.batch_context import task_partition

@@ -9,7 +9,7 @@ from typing import Any
 from tidemill.common.config import boolean, one_of, positive_int, time_ms
 from tidemill.common.options import Options, non_empty, non_negative_int
 from tidemill.errors import OptionError
-from tidemill.kafka.client_options import bootstrap_servers, client_settings, kafka_options
+from tidemill.kafka.clients.options import bootstrap_servers, client_settings, kafka_options
 from tidemill.kafka.partitions import (
     EARLIEST,
     LATEST,

@@ -35,7 +35,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from tidemill.common.clock import SystemClock
 from tidemill.common.fault_points import fault_point
 from tidemill.errors import SourceError
-from tidemill.kafka.client_errors import ConnectionErrors, is_final, made, refused
+from tidemill.kafka.clients.errors import ConnectionErrors, is_final, made, refused
 from tidemill.kafka.cluster import KafkaCluster
 from tidemill.kafka.group import commit, positions_of
 from tidemill.kafka.partitions import EARLIEST, Positions, TopicPartition, described

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from tests.faults.harness import Program, Watcher
-from tests.faults.sql_program import ROWS
+from tests.sinks.sql.fault_program import ROWS
 from tests.sinks.sql.worlds import World
 
 BATCHES = 4
 
 
 class SqlProgram(Program):
-    module = "tests.faults.sql_program"
+    module = "tests.sinks.sql.fault_program"
 
     def __init__(self, folder: Path, world: World) -> None:
         super().__init__(folder, BATCHES)

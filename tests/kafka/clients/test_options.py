@@ -6,7 +6,7 @@ import pytest
 from confluent_kafka import Consumer
 
 from tidemill.errors import OptionError
-from tidemill.kafka.client_options import bootstrap_servers, client_settings, translated
+from tidemill.kafka.clients.options import bootstrap_servers, client_settings, translated
 
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
 SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from confluent_kafka import KafkaError
 
 from tidemill.errors import SinkError, TidemillError
-from tidemill.kafka.client_errors import ConnectionErrors, is_final, refused
+from tidemill.kafka.clients.errors import ConnectionErrors, is_final, refused
 
 AWAY = (
     KafkaError._MSG_TIMED_OUT,

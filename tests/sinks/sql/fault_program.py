@@ -1,6 +1,6 @@
 """A query into a table of a database: kill it at any step.
 
-    python -m tests.faults.sql_program <folder> <batches> <options of the sink as JSON>
+    python -m tests.sinks.sql.fault_program <folder> <batches> <options of the sink as JSON>
 
 Reads ``incoming``, a file a batch, each with a hundred new numbers, and adds them to ``numbers``.
 """

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.harness import Planned
-from tests.faults.sql_sinks import SqlProgram, check
+from tests.sinks.sql.faults import SqlProgram, check
 from tests.sinks.sql.server import Server
 from tests.sinks.sql.worlds import PostgresqlWorld, SqliteWorld
 

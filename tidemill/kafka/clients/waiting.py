@@ -7,7 +7,7 @@ import logging
 from confluent_kafka import KafkaError
 
 from tidemill.common.clock import SystemClock
-from tidemill.kafka.client_errors import NOTHING, ConnectionErrors, is_final, refused
+from tidemill.kafka.clients.errors import NOTHING, ConnectionErrors, is_final, refused
 
 logger = logging.getLogger(__name__)
 

@@ -1,0 +1,1 @@
+"""What all clients of a Kafka cluster share: settings, errors, waiting for brokers, keeping them open."""
