@@ -20,12 +20,11 @@ from confluent_kafka.admin import (
 )
 from pyspark.sql import SparkSession
 
-from tests.kafka.broker import KafkaBroker, done, quiet
+from tests.kafka.broker import PASSWORD, USER, KafkaBroker, done, quiet
 from tests.ports import free_port
 from tests.sinks.kafka.reading import values_of
 from tests.sinks.kafka.writing import Writing
 
-PASSWORD = "sesame-4711"
 LOGIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
 
 
@@ -157,3 +156,33 @@ def test_rights_at_least_once(guarded: GuardedBroker, writing: Any) -> None:
     with it:
         it.query.processAllAvailable()
     assert values_of(guarded, "secret-too") == ["1", "2"]
+
+
+@pytest.mark.parametrize("once", [False, True])
+def test_a_password_is_in_no_file_and_no_text(
+    spark: SparkSession,
+    broker: KafkaBroker,
+    topic: Callable[..., str],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    once: bool,
+) -> None:
+    caplog.set_level(logging.DEBUG, "tidemill")
+    name = topic()
+    it = Writing(spark, broker, tmp_path / "checkpoint", topic=name, exactlyOnce=once)
+    it.options |= {
+        "kafka.bootstrap.servers": broker.secure_address,
+        "kafka.security.protocol": "SASL_PLAINTEXT",
+        "kafka.sasl.mechanism": "PLAIN",
+        "kafka.sasl.jaas.config": f'{LOGIN} username="{USER}" password="{PASSWORD}";',
+    }
+    with it:
+        it.add(1)
+        it.restart()
+        it.add(2)
+        told = [it.query.lastProgress.json, str(it.query.status), repr(it.query), caplog.text]
+    assert values_of(broker, name) == ["1", "2"]
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert files
+    assert [path for path in files if PASSWORD.encode() in path.read_bytes()] == []
+    assert not any(PASSWORD in text for text in told)
