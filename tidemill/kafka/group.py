@@ -53,6 +53,7 @@ class ConsumerGroup:
                 return positions_of(self._client().committed(wanted, timeout=TRY_S))
             except KafkaException as error:
                 # A cluster that has no group yet needs a moment to make the coordinator's topic.
+                self._errors.listen(self._client())
                 self._errors.raise_final()
                 cause = error.args[0]
                 if is_final(cause):

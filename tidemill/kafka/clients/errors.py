@@ -49,6 +49,15 @@ class ConnectionErrors:
         elif error.code() not in _VAGUE or self._last is None:
             self._last = error
 
+    def listen(self, consumer: Any) -> None:
+        """Hear what a consumer that reads nothing has to say: it keeps some errors as messages.
+
+        One is that the user may not use the group. The call that needs the group only runs out of time.
+        """
+        while (message := consumer.poll(0)) is not None:
+            if message.error() is not None:
+                self.heard(message.error())
+
     def forget(self) -> None:
         """Begin anew: the cluster has answered."""
         self._last = self._final = None

@@ -141,7 +141,7 @@ class MarkedProducer(MessageProducer):
                     if found.error is not None:
                         raise KafkaException(found.error)
                 except KafkaException as error:
-                    consumer.poll(0)
+                    self._errors.listen(consumer)
                     self.waiting.after(error.args[0])
                 else:
                     marker = None if found.offset < 0 else int(found.offset)
