@@ -36,7 +36,7 @@ test-faults: java get-kafka postgresql
 		tests/sources/kafka/faults tests/kafka/faults tests/sinks/kafka tests/sinks/sql
 
 test-cluster: java
-	@TIDEMILL_CLUSTER_ROUNDS=10 $(PY) -m pytest tests/cluster
+	@TIDEMILL_CLUSTER_ROUNDS=10 $(PY) -m pytest tests/cluster tests/state/test_on_spark.py
 
 bench: java
 	@$(PY) -m benchmarks

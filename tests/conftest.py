@@ -57,7 +57,24 @@ LONG_FILES = (
 )
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+# The targets of make that run more than make test, by the variable that each of them sets.
+LONGER_TARGETS = {
+    "TIDEMILL_ALL_FAULTS": "test-faults",
+    "TIDEMILL_LONG": "test-long",
+    "TIDEMILL_CLUSTER_ROUNDS": "test-cluster",
+}
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    targets = {target for name, target in LONGER_TARGETS.items() if name in os.environ}
+
+    def is_left_out(item: pytest.Item) -> bool:
+        mark = item.get_closest_marker("only_in")
+        return mark is not None and mark.args[0] not in targets
+
+    config.hook.pytest_deselected(items=[item for item in items if is_left_out(item)])
+    items[:] = [item for item in items if not is_left_out(item)]
+
     def place(item: pytest.Item) -> int:
         places = enumerate(LONG_FILES)
         return next((n for n, file in places if item.nodeid.startswith(file)), len(LONG_FILES))

@@ -20,6 +20,9 @@ from tests.waiting import wait_for
 PATIENCE_S = 400.0
 
 
+pytestmark = pytest.mark.only_in("test-cluster")
+
+
 @pytest.fixture(scope="module")
 def store() -> Iterator[ObjectStore]:
     with object_store() as store:
@@ -67,7 +70,6 @@ def test_a_stream_and_a_query_count_everything_once_through_a_kill(
     assert json.loads((tmp_path / "counts.json").read_text()) == {"sea": 6, "mill": 3}
 
 
-@pytest.mark.skipif("TIDEMILL_CLUSTER_ROUNDS" not in os.environ, reason="make test-cluster")
 def test_executors_are_lost_while_they_write_groups(
     store: ObjectStore, cluster: StandaloneCluster, tmp_path: Path
 ) -> None:

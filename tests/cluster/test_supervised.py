@@ -15,11 +15,9 @@ from tests.cluster.standalone import StandaloneCluster
 from tests.cluster.submitted import SubmittedRun, submit
 from tests.waiting import wait_for
 
-KILLS = [("jvm", signal.SIGKILL)]
-if (
-    "TIDEMILL_CLUSTER_ROUNDS" in os.environ
-):  # make test-cluster: the program as well, not only its JVM
-    KILLS += [("python", signal.SIGKILL), ("python", signal.SIGTERM)]
+pytestmark = pytest.mark.only_in("test-cluster")
+
+KILLS = [("jvm", signal.SIGKILL), ("python", signal.SIGKILL), ("python", signal.SIGTERM)]
 
 
 @pytest.fixture

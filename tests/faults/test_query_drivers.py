@@ -176,6 +176,7 @@ def test_a_signal_stops_a_query_gracefully_and_a_second_driver_disturbs_nobody(
     )
 
 
+@pytest.mark.only_in("test-faults")
 @pytest.mark.parametrize("point", PAUSES)
 def test_a_driver_that_slept_while_another_took_over_writes_nothing(
     serving: Serving, point: str

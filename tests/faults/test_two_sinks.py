@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from pyspark.sql import SparkSession
 
 from tests.faults.harness import Planned
 from tests.faults.two_sinks import EXPECTED_KEYS, TwoSinks
 
 
+@pytest.mark.only_in("test-faults")
 def test_killed_between_the_commits_of_two_sinks(spark: SparkSession, tmp_path: Path) -> None:
     """The third commit of a sink is that of batch 1 in the first one."""
     program = TwoSinks(tmp_path / "run", spark)

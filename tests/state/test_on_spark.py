@@ -230,7 +230,7 @@ ssc.stop()
 """
 
 
-@pytest.mark.slow
+@pytest.mark.only_in("test-cluster")
 def test_on_a_cluster_tasks_fail_after_writing_and_executors_die(tmp_path: Path) -> None:
     """Speculation is on, but copies run only with more than one host: see test_processes.py."""
     import pyspark

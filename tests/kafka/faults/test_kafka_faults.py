@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -50,9 +49,7 @@ RECEIVER_STEPS = [
     "batch.before-commit",
 ]
 IN_WORKERS = ("kafka.", "block.logged", "block.stored", "program.in-job", "state.")
-everything = pytest.mark.skipif(
-    os.environ.get("TIDEMILL_ALL_FAULTS") != "1", reason="kills at every step: make test-faults"
-)
+everything = pytest.mark.only_in("test-faults")
 
 
 def test_a_direct_stream_that_is_killed(broker: KafkaBroker, tmp_path: Path) -> None:

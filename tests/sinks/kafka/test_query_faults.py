@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import uuid
 from collections.abc import Callable
@@ -16,8 +15,7 @@ from tests.sinks.kafka.copying import BATCHES, CopyProgram
 from tests.sinks.kafka.processes import kill, standing_still, wake
 from tests.waiting import wait_for
 
-ALL = os.environ.get("TIDEMILL_ALL_FAULTS") == "1"
-every_fault = pytest.mark.skipif(not ALL, reason="make test-faults")
+every_fault = pytest.mark.only_in("test-faults")
 
 # How often a run is sure to pass a point: once in a program, or once a batch. A batch that is killed before
 # a point may not come to it any more, because it is done.
@@ -107,9 +105,8 @@ def test_killed_everywhere(program: Make, tasks: int, number: int) -> None:
     copy.check()
 
 
-@pytest.mark.parametrize(
-    "point", ["kafka.sent", *(["kafka.marked", "kafka.committed"] if ALL else [])]
-)
+@every_fault
+@pytest.mark.parametrize("point", ["kafka.sent", "kafka.marked", "kafka.committed"])
 def test_a_task_that_slept_while_another_program_took_over(program: Make, point: str) -> None:
     """Everything but its Python worker is killed. It wakes while the next program runs."""
     copy = program()
@@ -134,9 +131,8 @@ def test_a_task_that_slept_while_another_program_took_over(program: Make, point:
     copy.check()
 
 
-@pytest.mark.parametrize(
-    "point", ["kafka.marked", *(["kafka.sent", "kafka.committed"] if ALL else [])]
-)
+@every_fault
+@pytest.mark.parametrize("point", ["kafka.marked", "kafka.sent", "kafka.committed"])
 def test_the_broker_dies_in_the_middle(program: Make, point: str) -> None:
     copy = program()
     watcher = copy.watcher("watched")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from pyspark.sql import SparkSession
 
 from tests.faults.harness import Planned
@@ -17,5 +18,6 @@ SHORT = [
 ]
 
 
+@pytest.mark.only_in("test-faults")
 def test_killed_now_and_then(broker: KafkaBroker, tmp_path: Path, spark: SparkSession) -> None:
     assert KafkaProgram(tmp_path / "run", spark, broker).run_and_check(SHORT) == 1
