@@ -209,8 +209,8 @@ def databases(page: Visit) -> Generator[None, None, None]:
         '"shop.db"': repr(str(page.folder / "shop.db")),
     }
     yield
+    yield  # for availableNow
     page.expect("('/', 2)\n('/tides', 1)")
-    yield
 
 
 def moving_structured(page: Visit) -> Generator[None, None, None]:

@@ -86,7 +86,9 @@ def test_what_an_http_receiver_has_accepted_is_processed_once(
     assert "Receiver[http: HttpReceiver]" in query.lastProgress.sources[0].description
 
 
-def test_a_stateful_query_over_a_socket_goes_on(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_stateful_query_over_a_socket_goes_on(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         lines = spark.readStream.format("socket-receiver").option("host", "127.0.0.1")
         df = lines.option("port", server.getsockname()[1]).load()
@@ -107,6 +109,8 @@ def test_a_stateful_query_over_a_socket_goes_on(spark: SparkSession, tmp_path: P
                 query.verify()
             query.stop()
             connection.close()
+        # A receiver that is cancelled before it is told to stop would connect once more.
+        assert "started again" not in caplog.text
         with pytest.raises(UnsupportedError, match="cannot be read without starting it"):
             df.count()
 

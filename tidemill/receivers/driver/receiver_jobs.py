@@ -11,7 +11,11 @@ from tidemill.receivers.executor.receiver_task import ExecutorSetup, ReceiverTas
 from tidemill.spark.errors.failures import user_traceback
 from tidemill.spark.rdds.located_rdd import located_rdd
 from tidemill.spark.session.executor_info import ExecutorInfo, Location
-from tidemill.spark.session.job_properties import InheritedProperties, cancel_jobs_for_good
+from tidemill.spark.session.job_properties import (
+    JOB_TAGS,
+    InheritedProperties,
+    cancel_jobs_for_good,
+)
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -27,7 +31,9 @@ class ReceiverJobs:
     def __init__(self, spark_context: SparkContext, setup: ExecutorSetup) -> None:
         self._sc = spark_context
         self._setup = setup
-        self._inherited = InheritedProperties(spark_context)
+        # A stop cancels the batches of a query by its tag. Receivers are told to stop; one whose job is
+        # cancelled before that would be started again, and connect once more to whoever sends.
+        self._inherited = InheritedProperties(spark_context, leave_out=[JOB_TAGS])
         self._group = f"tidemill-receivers-{setup.run_id}"
         self._changed = threading.Condition()
         self._running: set[tuple[int, int]] = set()

@@ -28,6 +28,7 @@ LOOK_S = 0.25
 """How often a stop looks for jobs that were started after those that it has cancelled."""
 SHORT_CALL_SITE = "callSite.short"
 LONG_CALL_SITE = "callSite.long"
+JOB_TAGS = "spark.job.tags"
 
 
 class InheritedProperties:
@@ -36,10 +37,10 @@ class InheritedProperties:
     They do not include the job group: every batch has its own.
     """
 
-    def __init__(self, spark_context: SparkContext) -> None:
+    def __init__(self, spark_context: SparkContext, leave_out: Sequence[str] = ()) -> None:
         self._sc = spark_context
         self._properties: Any = spark_context._jsc.sc().getLocalProperties().clone()
-        for key in ("spark.jobGroup.id", "spark.job.description"):
+        for key in ("spark.jobGroup.id", "spark.job.description", *leave_out):
             self._properties.remove(key)
 
     def apply(self) -> None:
