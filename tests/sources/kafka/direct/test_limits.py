@@ -36,7 +36,6 @@ def test_shares_and_rates(
     assert taken(limits, lags, most) == expected
 
 
-def test_partitions_that_are_new_or_went_back_stay_as_they_are() -> None:
+def test_partitions_that_went_back_stay_as_they_are() -> None:
     limits = PartitionLimits(1000, 5)
-    ends = {A: 3, B: 100, C: 50}
-    assert limits.apply({A: 7, B: 90}, ends, 4) == {A: 3, B: 94, C: 50}
+    assert limits.apply({A: 7, B: 90}, {A: 3, B: 100}, 4) == {A: 3, B: 94}

@@ -155,10 +155,13 @@ class KafkaDirectSource(RecordSource):
 
     def latest_offset(self, start: Offset, limit: AdmissionLimit, time_ms: int) -> Offset:
         starts = self._still_read(from_json(start))
-        ends = from_json(self._source.latest_offset(to_json(starts), UNLIMITED, time_ms))
+        found = from_json(self._source.latest_offset(to_json(starts), UNLIMITED, time_ms))
+        ends = {part: end for part, end in found.items() if part in starts}
         if not limit.everything:
             ends = self._limits.apply(starts, ends, limit.max_records)
-        return to_json(ends)
+        # The batch that first sees a partition has nothing of it, and logs where the next one begins.
+        new = self._source.cluster.earliest([part for part in found if part not in starts])
+        return to_json(ends | new)
 
     def _still_read(self, starts: Positions) -> Positions:
         """Leave out topics that an earlier version of the program has read, and this one does not."""
@@ -178,7 +181,11 @@ class KafkaDirectSource(RecordSource):
         return self._source.newest_offset()
 
     def size(self, range_: BatchRange) -> RangeSize:
-        return self._source.size(range_)
+        ends = from_json(range_.end)
+        starts = ends | from_json(range_.start)
+        return self._source.size(
+            replace(range_, start=to_json({part: starts[part] for part in ends}))
+        )
 
     def read(self, range_: BatchRange, tasks: int) -> KafkaRDD:
         # Only what the log has decides which offsets a task reads, never what the driver has heard since.
