@@ -56,6 +56,13 @@ def offsets(batches: Any) -> list[int]:
     return [offset for batch in batches for offset in batch["offset"].to_pylist()]
 
 
+@pytest.fixture
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a reader take a few messages at once: else it would have them all before the broker dies."""
+    monkeypatch.setattr(consumers, "CHUNK", 20)
+
+
+@pytest.mark.usefixtures("small_pieces")
 def test_a_broker_killed_in_the_middle_of_a_fetch(
     broker: KafkaBroker, where: TopicPartition
 ) -> None:
@@ -68,6 +75,7 @@ def test_a_broker_killed_in_the_middle_of_a_fetch(
     assert found + offsets(reading) == list(range(3, 190))
 
 
+@pytest.mark.usefixtures("small_pieces")
 def test_a_broker_that_does_not_come_back_is_an_error(
     broker: KafkaBroker, where: TopicPartition
 ) -> None:
