@@ -63,6 +63,20 @@ class Planned:
         return f"{self.point}@{self.occurrence}={self.action}"
 
 
+def packed(faults: list[Planned], most: int = 5) -> list[list[Planned]]:
+    """Return plans of at most ``most`` faults each, all at different points, in the order given."""
+    left, plans = list(faults), []
+    while left:
+        plan: list[Planned] = []
+        for fault in list(left):
+            # Two occurrences of a point in one program could fall together.
+            if len(plan) < most and all(fault.point != other.point for other in plan):
+                plan.append(fault)
+                left.remove(fault)
+        plans.append(plan)
+    return plans
+
+
 @dataclass
 class Outcome:
     kills: int = 0

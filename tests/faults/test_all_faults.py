@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.harness import DRIVER_POINTS, POINTS, Planned, Program
+from tests.faults.harness import DRIVER_POINTS, POINTS, Planned, Program, packed
 
 # How often a run of ten batches is sure to pass a point; the others are passed eight times at least.
 RARE = {"start.before-program": 1, "start.after-program": 1, "batch.purge": 5}
@@ -22,16 +22,7 @@ def all_plans() -> list[list[Planned]]:
             of_driver_only = point in DRIVER_POINTS and chance.random() < 0.25
             kills.append(Planned(point, occurrence, "driver" if of_driver_only else "kill"))
     chance.shuffle(kills)
-    plans: list[list[Planned]] = []
-    while kills:
-        plan: list[Planned] = []
-        for kill in list(kills):
-            # Two occurrences of a point in one program could fall together.
-            if len(plan) < 5 and all(kill.point != other.point for other in plan):
-                plan.append(kill)
-                kills.remove(kill)
-        plans.append(plan)
-    return plans
+    return packed(kills)
 
 
 PLANS = all_plans()

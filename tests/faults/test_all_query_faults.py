@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.faults.harness import Planned
+from tests.faults.harness import Planned, packed
 from tests.faults.queries import QueryProgram, check
 
 # How often an undisturbed run is sure to pass a point.
@@ -65,16 +65,7 @@ def all_plans() -> list[list[Planned]]:
         for action in SURVIVED:
             faults.append(Planned(point, chance.randint(1, passes), action))
     chance.shuffle(faults)
-    plans: list[list[Planned]] = []
-    while faults:
-        plan: list[Planned] = []
-        for fault in list(faults):
-            # Two occurrences of a point in one program could fall together.
-            if len(plan) < 5 and all(fault.point != other.point for other in plan):
-                plan.append(fault)
-                faults.remove(fault)
-        plans.append(plan)
-    return plans
+    return packed(faults)
 
 
 PLANS = all_plans()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.harness import Planned
+from tests.faults.harness import Planned, packed
 from tests.kafka.broker import KafkaBroker
 from tests.sinks.kafka.copying import BATCHES, CopyProgram
 from tests.sinks.kafka.processes import kill, standing_still, wake
@@ -58,15 +58,7 @@ def all_plans() -> list[list[Planned]]:
     for point in ("kafka.sent", "kafka.committed", "batch.before-commit"):
         faults.append(Planned(point, chance.randint(1, BATCHES), "driver"))
     chance.shuffle(faults)
-    plans: list[list[Planned]] = []
-    while faults:
-        plan: list[Planned] = []
-        for fault in list(faults):
-            if len(plan) < 5 and all(fault.point != other.point for other in plan):
-                plan.append(fault)
-                faults.remove(fault)
-        plans.append(plan)
-    return plans
+    return packed(faults)
 
 
 PLANS = all_plans()

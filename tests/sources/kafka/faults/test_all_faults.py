@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.faults.harness import Planned
+from tests.faults.harness import Planned, packed
 from tests.kafka.broker import KafkaBroker
 from tests.sources.kafka.faults.running import KafkaProgram
 
@@ -55,16 +55,7 @@ def all_plans() -> list[list[Planned]]:
     for point, passes in TASK_POINTS.items():
         faults.append(Planned(point, chance.randint(2, passes), "process"))
     chance.shuffle(faults)
-    plans: list[list[Planned]] = []
-    while faults:
-        plan: list[Planned] = []
-        for fault in list(faults):
-            # Two occurrences of a point in one program could fall together.
-            if len(plan) < 4 and all(fault.point != other.point for other in plan):
-                plan.append(fault)
-                faults.remove(fault)
-        plans.append(plan)
-    return plans
+    return packed(faults, most=4)
 
 
 PLANS = all_plans()
