@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import psycopg
 
 from tests.ports import free_port
 from tests.waiting import wait_for
+from tidemill.common.processes import started_at
 
 PASSWORD = "sesame-4711"
 
@@ -101,17 +103,31 @@ class Server:
         return f"db{self._databases}"
 
     def kill(self) -> None:
-        """Kill the server at once, as a crash does."""
-        self._signal(signal.SIGKILL)
+        """Kill the server with all of its processes at once, as a crash of its machine does.
+
+        One that serves a connection outlives the first process for a moment, and commits in it.
+        """
+        assert self._process is not None
+        first = self._first_process()
+        os.kill(first, signal.SIGSTOP)  # it starts no other process from now on
+        killed = [*_children(first), first]
+        for pid in killed:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        wait_for(lambda: not any(map(started_at, killed)), "the end of the PostgreSQL server")
+        self._process.wait()
         (self._folder / "data" / "postmaster.pid").unlink(missing_ok=True)
 
-    def _signal(self, number: int) -> None:
-        assert self._process is not None
-        postmaster = (self._folder / "data" / "postmaster.pid").read_text().split()[0]
-        os.kill(int(postmaster), number)  # not the process that has changed the user
-        self._process.wait()
+    def _first_process(self) -> int:
+        """Return the server's own process, which is not the one that has changed the user."""
+        return int((self._folder / "data" / "postmaster.pid").read_text().split()[0])
 
     def close(self) -> None:
         if self._process is not None and self._process.poll() is None:
-            self._signal(signal.SIGINT)
+            os.kill(self._first_process(), signal.SIGINT)
+            self._process.wait()
         shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
