@@ -6,7 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.errors import AnalysisException, IllegalArgumentException
+from pyspark.errors import (
+    AnalysisException,
+    IllegalArgumentException,
+    StreamingQueryException,
+)
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQueryManager as SparksManager
 from pyspark.sql.streaming.readwriter import DataStreamReader as SparksReader
@@ -60,6 +64,23 @@ def test_detaching_gives_everything_back_to_spark(other_session: SparkSession) -
     assert type(other_session.readStream) is SparksReader
     assert type(other_session.streams) is SparksManager
     assert tidemill.detach(other_session) is other_session
+
+
+def test_spark_refuses_a_stream_of_tidemills_that_reaches_its_engine(
+    other_session: SparkSession,
+) -> None:
+    tidemill.attach(other_session)
+    ticks = other_session.readStream.format("rate").load()
+    ticks.createOrReplaceGlobalTempView("ticks_of_tidemill")
+    elsewhere = other_session.newSession()
+    tidemill.detach(other_session)
+    try:
+        for stream in (ticks, elsewhere.table("global_temp.ticks_of_tidemill")):
+            query = stream.writeStream.format("noop").start()
+            with pytest.raises(StreamingQueryException, match=r"This stream is Tidemill's.*attach"):
+                query.awaitTermination(60)
+    finally:
+        elsewhere.catalog.dropGlobalTempView("ticks_of_tidemill")
 
 
 def test_nobody_detaches_under_a_running_query(faked: Faked) -> None:

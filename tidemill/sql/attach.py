@@ -62,7 +62,8 @@ def detach(spark: SparkSession) -> SparkSession:
     """Let Spark run the streaming queries of this session again. Returns the session.
 
     Stop all queries first: a detached session could no longer stop them, so ``detach`` refuses while one
-    runs. Streams made while the session was attached are Tidemill's and cannot be started any more.
+    runs. Streams made while the session was attached are Tidemill's: Spark's engine refuses them, except
+    streams of files, which it can read itself.
     """
     _require_classic(spark)
     from tidemill.spark.session.patches import detach_hooks, hooks_of

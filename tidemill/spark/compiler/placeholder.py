@@ -28,6 +28,13 @@ from tidemill.spark.session.settings import names_sources
 SOURCE_OPTION = "tidemillSource"
 STREAMING_RELATION = "StreamingRelation"
 
+# Only Spark's own engine looks at this option, when it starts a query; its error quotes the value.
+_REFUSED_BY_SPARK = (
+    "maxFilesPerTrigger",
+    "This stream is Tidemill's and Spark's own engine cannot read it: start it with df.writeStream of the "
+    "session in which it was made while that session is attached, with tidemill.attach(spark)",
+)
+
 
 @dataclass(frozen=True)
 class SourceDefinition:
@@ -116,9 +123,14 @@ def file_placeholder(
 def empty_placeholder(
     spark: SparkSession, source_id: str, schema: StructType, name: str | None = None
 ) -> DataFrame:
-    """Return a leaf with this schema, over an empty directory."""
+    """Return a leaf with this schema, over an empty directory.
+
+    Spark's own engine fails on it: else a query that reaches that engine, of another session or of a detached
+    one, would run and give no rows.
+    """
     reader = _sparks_reader(spark, name).format("parquet").schema(schema)
-    return reader.option(SOURCE_OPTION, source_id).load(_empty_directory())
+    reader = reader.option(SOURCE_OPTION, source_id).option(*_REFUSED_BY_SPARK)
+    return reader.load(_empty_directory())
 
 
 def _sparks_reader(spark: SparkSession, name: str | None) -> DataStreamReader:
