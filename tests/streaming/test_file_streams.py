@@ -216,6 +216,25 @@ def test_a_file_that_is_replaced_while_it_is_read_fails_its_batch(
         stream.start_and_run(1)
 
 
+def test_a_file_that_is_appended_to_while_it_is_read_fails_its_batch(
+    incoming: Path, stream: Stream, put: Callable[..., Path]
+) -> None:
+    """Else its last line would have the beginning of one version and the end of another."""
+    path = str(incoming / "a")
+
+    def append(line: str) -> str:
+        if line == "0 old":
+            with open(path, "a") as file:
+                file.write(", continued\nnew\n")
+        return line
+
+    seen = collected(stream.ssc.textFileStream(str(incoming)).map(append))
+    put("a", "\n".join(f"{n} old" for n in range(300_000)))
+    with pytest.raises(BatchError, match=f"cannot read the input {path}: .* (changed|replaced)"):
+        stream.start_and_run(1)
+    assert seen == []
+
+
 @pytest.fixture
 def unfinished(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """The names of files that somebody is still writing."""

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import builtins
+import bz2
 import errno
 import gzip
 import io
 import os
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -153,6 +155,65 @@ def test_a_file_that_was_replaced_is_not_the_one_that_was_found(
     assert list(TextLines(report, LeftOut(missing=True))(0, splits)) == []
 
 
+@pytest.mark.parametrize("name", ["plain", "packed.gz", "packed.bz2"])
+@pytest.mark.parametrize("change", ["append", "truncate", "overwrite"])
+def test_a_file_that_is_written_to_while_it_is_read_gives_no_row_of_another_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, change: str
+) -> None:
+    """Whatever the user lets the stream leave out: a part of one version and one of another is no file."""
+    monkeypatch.setattr(file_records, "PIECE_BYTES", 1 << 16)
+    before = [f"old {n}" for n in range(50_000)]
+    data = "\n".join(before).encode()
+    packers: dict[str, Callable[[bytes], bytes]] = {
+        "packed.gz": lambda data: gzip.compress(data, 0),
+        "packed.bz2": bz2.compress,
+    }
+    path = tmp_path / name
+    path.write_bytes(packers.get(name, bytes)(data))
+    os.utime(path, (100, 100))
+    found = version(path)
+
+    rows = TextLines(Report(), LeftOut(missing=True, damaged=True))(  # type: ignore[arg-type]
+        0, [FileSplit(found, 0, WHOLE_FILE if name in packers else found.size)]
+    )
+    read = [next(rows)]
+    with path.open("r+b") as file:
+        if change == "append":
+            file.seek(0, os.SEEK_END)
+            file.write(b", continued\nnew\n")
+        elif change == "truncate":
+            file.truncate(found.size // 2)
+        else:
+            file.write(b"N" * found.size)
+    with pytest.raises(InputUnavailableError, match="changed while its batch read it"):
+        read.extend(rows)
+    assert read == before[: len(read)]
+
+
+def test_binary_records_of_a_file_that_is_written_to_while_it_is_read_are_of_one_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(file_records, "PIECE_BYTES", 1 << 16)
+    path = tmp_path / "a"
+    path.write_bytes(b"old." * (1 << 18))
+    os.utime(path, (100, 100))
+    records = BinaryRecords(4, Report())(0, [FileSplit(version(path), 0, 1 << 20)])  # type: ignore[arg-type]
+    read = [next(records)]
+    path.write_bytes(b"new." * (1 << 18))
+    with pytest.raises(InputUnavailableError, match="changed while its batch read it"):
+        read.extend(records)
+    assert set(read) == {b"old."}
+
+
+def test_a_file_that_is_written_to_after_it_was_read_has_given_what_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_text("one\ntwo\n")
+    rows = TextLines(Report())(0, [FileSplit(version(path), 0, 8)])  # type: ignore[arg-type]
+    assert next(rows) == "one"
+    path.write_text("one\ntwo\nthree\n")
+    assert list(rows) == ["two"]
+
+
 @pytest.mark.parametrize("number", [errno.EIO, errno.EMFILE, errno.ESTALE, errno.EACCES])
 @pytest.mark.parametrize("at", ["open", "read"])
 def test_an_error_of_the_system_says_nothing_about_the_file(
@@ -173,7 +234,7 @@ def test_an_error_of_the_system_says_nothing_about_the_file(
         file = real(*args, **kwargs)
 
         class Broken(io.BytesIO):
-            def read(self, size: int | None = -1, /) -> bytes:
+            def readinto(self, buffer: Any, /) -> int:
                 raise error
 
             def fileno(self) -> int:
