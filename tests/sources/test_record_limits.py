@@ -25,7 +25,7 @@ from tidemill.sources.files.directory import LocalDirectory
 from tidemill.sources.files.record_files_source import RecordFilesSource
 from tidemill.sources.files.record_readers import BinaryFilesSource, TextFilesSource
 from tidemill.sources.record_size import RecordSize
-from tidemill.tasks.file_records import ReadReport
+from tidemill.tasks.files.file_records import ReadReport
 
 NOW_MS = 30_000
 

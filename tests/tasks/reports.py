@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidemill.tasks.file_records import ReadReport
+from tidemill.tasks.files.file_records import ReadReport
 
 
 class Report:

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from tests.tasks.reports import Report
 from tidemill.common.lines import split_lines
 from tidemill.errors import InputUnavailableError
-from tidemill.tasks import file_records
-from tidemill.tasks.file_records import (
+from tidemill.tasks.files import file_records
+from tidemill.tasks.files.file_records import (
     WHOLE_FILE,
     BinaryRecords,
     FileSplit,

@@ -24,7 +24,7 @@ from tidemill.sources.files.directory import LocalDirectory
 from tidemill.sources.files.file_stream_options import FileFilter
 from tidemill.sources.files.file_tree import LocalTree
 from tidemill.sources.files.seen_files import SeenFiles
-from tidemill.tasks.file_records import FoundFile
+from tidemill.tasks.files.file_records import FoundFile
 
 pytestmark = pytest.mark.skipif(
     not hasattr(fcntl, "F_SETLEASE"), reason="only Linux tells who has a file open"

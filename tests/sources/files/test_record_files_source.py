@@ -14,7 +14,7 @@ from tidemill.checkpoint.local_storage import LocalStorage
 from tidemill.checkpoint.source_log import SourceLog
 from tidemill.errors import InputUnavailableError
 from tidemill.sources.files.record_readers import TextFilesSource
-from tidemill.tasks.file_records import FoundFile
+from tidemill.tasks.files.file_records import FoundFile
 from tidemill.testing import ManualClock
 
 HOUR_MS = 3_600_000

@@ -26,7 +26,7 @@ import signal
 from collections.abc import Iterable
 from typing import Protocol
 
-from tidemill.tasks.file_records import FoundFile
+from tidemill.tasks.files.file_records import FoundFile
 
 logger = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from tidemill.common.clock import Clock, SystemClock
 from tidemill.errors import InputUnavailableError
 from tidemill.sources.files.being_written import is_being_written
 from tidemill.sources.files.directory_mark import Mark, lasting_mark, mark_of
-from tidemill.tasks.file_records import FoundFile
+from tidemill.tasks.files.file_records import FoundFile
 
 logger = logging.getLogger(__name__)
 

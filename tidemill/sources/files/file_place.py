@@ -16,7 +16,7 @@ from tidemill.sources.files.seen_files import SeenFiles
 from tidemill.sources.files.sink_manifest import MANIFEST_FOLDER, ManifestTree
 from tidemill.spark.files.hadoop_files import HadoopFileSystem, locate
 from tidemill.spark.files.hadoop_paths import expand_braces, glob_regex, is_pattern
-from tidemill.tasks.file_records import FoundFile
+from tidemill.tasks.files.file_records import FoundFile
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

@@ -25,7 +25,7 @@ from tidemill.sources.files.spark_file_log import FileEntry, SparkFileLog
 from tidemill.sources.record_size import RecordSize
 from tidemill.spark.files.hadoop_paths import readable_path
 from tidemill.spark.session.settings import TIME_ZONE, SessionConf
-from tidemill.tasks.file_records import FoundFile
+from tidemill.tasks.files.file_records import FoundFile
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

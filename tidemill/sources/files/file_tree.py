@@ -26,7 +26,7 @@ from tidemill.spark.files.hadoop_files import (
     java_reason,
 )
 from tidemill.spark.files.hadoop_paths import escaped, is_pattern, matching_paths, path_of, uri_of
-from tidemill.tasks.file_records import FoundFile
+from tidemill.tasks.files.file_records import FoundFile
 
 logger = logging.getLogger(__name__)
 

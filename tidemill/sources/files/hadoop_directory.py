@@ -16,7 +16,7 @@ from tidemill.spark.files.hadoop_files import (
     java_reason,
     locate,
 )
-from tidemill.tasks.file_records import FoundFile
+from tidemill.tasks.files.file_records import FoundFile
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

@@ -17,7 +17,7 @@ from tidemill.sources.files.being_written import FinishedFiles
 from tidemill.sources.files.directory import DirectoryLister
 from tidemill.sources.files.log_entries import BEFORE, FORGOTTEN, RECORD_SIZE, REPLACED, UNLISTED
 from tidemill.sources.record_size import RecordSize
-from tidemill.tasks.file_records import (
+from tidemill.tasks.files.file_records import (
     FileReplacedError,
     FileSplit,
     FoundFile,

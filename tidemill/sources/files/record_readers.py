@@ -13,7 +13,7 @@ from tidemill.sources.files.hadoop_directory import lister_for
 from tidemill.sources.files.record_files_source import RecordFilesSource, is_local
 from tidemill.spark.files.hadoop_files import text_as_arrow
 from tidemill.spark.files.hadoop_paths import escaped
-from tidemill.tasks.file_records import ArrowLines, BinaryRecords, FoundFile, TextLines
+from tidemill.tasks.files.file_records import ArrowLines, BinaryRecords, FoundFile, TextLines
 
 if TYPE_CHECKING:
     from pyspark import RDD, SparkContext

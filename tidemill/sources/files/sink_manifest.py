@@ -22,7 +22,7 @@ from tidemill.sources.files.file_stream_options import FileFilter
 from tidemill.sources.files.file_tree import FileTree
 from tidemill.sources.files.seen_files import SeenFiles
 from tidemill.spark.files.hadoop_paths import path_of
-from tidemill.tasks.file_records import FoundFile
+from tidemill.tasks.files.file_records import FoundFile
 
 MANIFEST_FOLDER = "_spark_metadata"
 

@@ -20,7 +20,7 @@ from pyspark import AccumulatorParam
 from tidemill.common.config import Conf, Setting, boolean
 from tidemill.common.lines import split_lines
 from tidemill.errors import InputUnavailableError
-from tidemill.tasks.unchanged_file import UnchangedFile
+from tidemill.tasks.files.unchanged_file import UnchangedFile
 from tidemill.tasks.worker import tune_worker
 
 if TYPE_CHECKING:
