@@ -19,6 +19,7 @@
     │   ├── BrokerUnavailableError *  it does not answer
     │   └── BrokerRefusedError      it refuses this user, or this client
     ├── DecodeError             a message is not what its decoder expects
+    ├── DamagedRecordError      records are there and cannot be read; carries where
     ├── DataLossError           records that a stream has not read are gone; carries where
     ├── SinkUnavailableError *  what a sink writes to does not answer; carries the sink
     ├── InputUnavailableError *  a directory or file of the input cannot be read now; carries its path
@@ -182,6 +183,15 @@ class BrokerRefusedError(BrokerError):
 
 class DecodeError(TidemillError):
     """A message cannot be decoded; the error says which one, and why."""
+
+
+class DamagedRecordError(TidemillError):
+    """Records of partition ``place`` are there and cannot be read; the first of them is at ``offset``."""
+
+    def __init__(self, message: str, place: str, offset: int) -> None:
+        super().__init__(message)
+        self.place = place
+        self.offset = offset
 
 
 class DataLossError(TidemillError):

@@ -174,6 +174,14 @@ class KafkaBroker:
         """Delete the records of a partition before an offset, as retention does."""
         done(self.admin().delete_records([KafkaPartition(topic, partition, before)]))
 
+    def damage(self, topic: str, text: bytes, partition: int = 0) -> None:
+        """Change the record that has a text, as a failing disk does. The records around it stay."""
+        (file,) = (self.data / f"{topic}-{partition}").glob("*.log")
+        at = file.read_bytes().index(text)
+        with file.open("r+b") as segment:
+            segment.seek(at)
+            segment.write(bytes([text[0] ^ 1]))
+
     def latest(self, topic: str, partition: int = 0) -> int:
         where = KafkaPartition(topic, partition)
         found = self.admin().list_offsets({where: OffsetSpec.latest()})
@@ -242,6 +250,18 @@ class KafkaBroker:
             producer.produce(topic, value=value, **fields)
             producer.poll(0)
         assert producer.flush(60) == 0
+
+
+def open_transaction(broker: KafkaBroker, topic: str, *values: str | bytes) -> Producer:
+    """Send values in a transaction that stays open, and return its producer."""
+    settings = {"bootstrap.servers": broker.address, "logger": quiet()}
+    producer = Producer({**settings, "transactional.id": f"open-{topic}"})
+    producer.init_transactions(60)
+    producer.begin_transaction()
+    for value in values:
+        producer.produce(topic, value, partition=0)
+    assert producer.flush(60) == 0
+    return producer
 
 
 def done(futures: Mapping[Any, Future[Any]]) -> None:

@@ -22,7 +22,7 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 from tidemill.common.clock import SystemClock
 from tidemill.errors import BrokerRefusedError, SourceError
 from tidemill.kafka.clients.errors import ConnectionErrors, is_final, made, refused
-from tidemill.kafka.clients.options import BOOTSTRAP_SERVERS
+from tidemill.kafka.clients.options import BOOTSTRAP_SERVERS, reads_committed
 from tidemill.kafka.partitions import Positions, TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -70,7 +70,7 @@ class KafkaCluster:
         self._owner = owner
         self._answer_s = answer_s
         self._errors = ConnectionErrors(self.servers)
-        self._committed_only = settings.get("isolation.level") == "read_committed"
+        self.committed_only = reads_committed(settings)
         self._settings = {**admin_settings(settings), "error_cb": self._errors.heard}
         self._admin: Any = made(AdminClient, self._settings, owner)
         self._clock = SystemClock()
@@ -123,6 +123,13 @@ class KafkaCluster:
         """Return where partitions end now: for a reader of committed rows, before the first open one."""
         return self._offsets(dict.fromkeys(partitions, OffsetSpec.latest()))
 
+    def latest_of_all(self, partitions: Iterable[TopicPartition]) -> Positions:
+        """Return where partitions end now for readers that see the rows of open transactions as well.
+
+        What lies between :meth:`latest` and this end is not gone: it can be read when a transaction ends.
+        """
+        return self._offsets(dict.fromkeys(partitions, OffsetSpec.latest()), committed_only=False)
+
     def at_times(self, times_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
         """Return the first offset at or after a time, None where there is none."""
         found = self._offsets(
@@ -130,15 +137,15 @@ class KafkaCluster:
         )
         return {part: None if offset < 0 else offset for part, offset in found.items()}
 
-    def _offsets(self, specs: Mapping[TopicPartition, Any]) -> Positions:
+    def _offsets(
+        self, specs: Mapping[TopicPartition, Any], committed_only: bool | None = None
+    ) -> Positions:
         """Return an offset for each partition; one that does not exist (any more) is left out."""
         if not specs:
             return {}
-        level = (
-            IsolationLevel.READ_COMMITTED
-            if self._committed_only
-            else IsolationLevel.READ_UNCOMMITTED
-        )
+        if committed_only is None:
+            committed_only = self.committed_only
+        level = IsolationLevel.READ_COMMITTED if committed_only else IsolationLevel.READ_UNCOMMITTED
 
         def ask(try_s: float) -> Positions:
             asked = {KafkaPartition(*part): spec for part, spec in specs.items()}

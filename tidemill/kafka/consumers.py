@@ -18,8 +18,15 @@ from confluent_kafka import TopicPartition as KafkaPartition
 
 from tidemill.common.clock import Clock, SystemClock
 from tidemill.errors import SourceError
-from tidemill.kafka.clients.errors import ConnectionErrors, is_final, made, refused
-from tidemill.kafka.clients.options import BOOTSTRAP_SERVERS
+from tidemill.kafka.clients.errors import (
+    ConnectionErrors,
+    is_final,
+    is_unreadable,
+    made,
+    refused,
+    unreadable,
+)
+from tidemill.kafka.clients.options import BOOTSTRAP_SERVERS, reads_committed
 from tidemill.kafka.partitions import TopicPartition
 
 MOST_KEPT = 32
@@ -86,17 +93,22 @@ class PartitionConsumer:
         self._errors = ConnectionErrors(settings[BOOTSTRAP_SERVERS])
         self._where = where
         self._consumer: Any = _consumer(settings, owner, self._errors)
+        self._settings = settings
+        self._owner = owner
         self._clock = SystemClock()
         self._position = -1  # where the next range begins if it follows the last one
         self._fetched: list[Message] = []  # messages behind the last range
         self._partition_end = -1  # where the partition was said to end
         self._has_gaps = False  # it has had fewer messages than offsets
+        # Messages from this offset on that cannot be read, and why.
+        self._damage: tuple[int, KafkaError] | None = None
 
     def messages(self, start: int, end: int, patience_s: float) -> Iterator[list[Message]]:
         """Yield the messages with offsets from ``start`` to before ``end``, in lists.
 
         Offsets that no message has are no loss: compaction, aborted transactions and the marks of
-        transactions leave gaps. Raises :class:`OffsetGoneError` if the partition does not have ``start``.
+        transactions leave gaps. Messages that cannot be read are an error, when everything before them has
+        been given. Raises :class:`OffsetGoneError` if the partition does not have ``start``.
         """
         self._go_to(start)
         while self._position < end:
@@ -111,13 +123,19 @@ class PartitionConsumer:
         if self._fetched and self._position < start <= self._fetched[-1].offset():
             self._fetched = [each for each in self._fetched if each.offset() >= start]
         else:
-            self._fetched, self._partition_end = [], -1
+            self._fetched, self._partition_end, self._damage = [], -1, None
             self._consumer.assign([KafkaPartition(*self._where, start)])
         self._position = start
 
     def _next(self, end: int, patience_s: float) -> list[Message]:
         """Return messages before ``end``, and keep those behind it for the next range."""
         messages, self._fetched = self._fetched, []
+        if not messages and self._damage is not None:
+            offset, error = self._damage
+            if offset < end:
+                raise unreadable(self._where, max(offset, self._position), error)
+            self._position = end
+            return []
         if not messages:
             messages = self._poll(min(CHUNK, end - self._position), patience_s)
         cut = len(messages)
@@ -136,30 +154,57 @@ class PartitionConsumer:
     def _poll(self, most: int, patience_s: float) -> list[Message]:
         """Wait for a message, or for the partition's end, and take what has come with it."""
         began_ms = self._clock.now_ms()
+        next_look_s = END_S
         while True:
             found = self._consume(most)
             self._errors.raise_final()
             if any(map(Message.error, found)):
-                for message in found:
-                    if (error := message.error()) is not None:
-                        self._handle(error, message)
-                found = [message for message in found if message.error() is None]
+                messages, said = self._without_errors(found)
+            else:
+                messages, said = found, bool(found)
+            if said:
                 self._errors.forget()
-                self._notice_gaps(found)
-                return found
-            if found:
-                self._errors.forget()
-                self._notice_gaps(found)
-                return found
+                self._notice_gaps(messages)
+                return messages
             if self._errors.last_code in _NO_PARTITION:
                 # librdkafka says so once, and waits for the topic to be made.
                 raise OffsetGoneError(self._where, self._position)
             waited_s = (self._clock.now_ms() - began_ms) / 1000
-            if waited_s >= END_S and self._position == self._partition_end:
+            is_at_end = self._position == self._partition_end
+            if waited_s >= next_look_s and is_at_end:
                 # The rest of the range may be gone: a leader that had lost records was elected.
-                raise OffsetGoneError(self._where, self._position)
+                if not self._has_open_transaction(patience_s):
+                    raise OffsetGoneError(self._where, self._position)
+                next_look_s += END_S
             if waited_s >= patience_s:
+                if is_at_end and self._has_open_transaction(patience_s):
+                    raise _open_transaction(self._where, self._position, waited_s)
                 raise self._errors.unavailable(waited_s)
+
+    def _without_errors(self, found: list[Message]) -> tuple[list[Message], bool]:
+        """Return the messages among what has come, and whether it says how far the partition can be read."""
+        messages: list[Message] = []
+        says_something = False
+        for message in found:
+            error = message.error()
+            if error is None:
+                messages.append(message)
+            elif error.code() == KafkaError._PARTITION_EOF:
+                self._partition_end = message.offset()
+                says_something = True
+            elif is_unreadable(error):
+                self._damage = message.offset(), error
+                return messages, True
+            else:
+                self._handle(error)
+        return messages, says_something or bool(messages)
+
+    def _has_open_transaction(self, patience_s: float) -> bool:
+        """Say whether there are rows behind the end that this consumer sees: nobody has committed them."""
+        if not reads_committed(self._settings):
+            return False
+        bounds = self.bounds(patience_s)
+        return bounds is not None and bounds[0] <= self._position < bounds[1]
 
     def _consume(self, most: int) -> list[Message]:
         """Return messages: ``most``, if no offset is without one, and at least one if there is any.
@@ -179,25 +224,34 @@ class PartitionConsumer:
         passed = max(after_last, self._partition_end) - self._position
         self._has_gaps = self._has_gaps or passed > len(messages)
 
-    def _handle(self, error: KafkaError, message: Message) -> None:
-        code = error.code()
-        if code == KafkaError._PARTITION_EOF:
-            self._partition_end = message.offset()
-        elif code in _GONE:
+    def _handle(self, error: KafkaError) -> None:
+        if error.code() in _GONE:
             raise OffsetGoneError(self._where, self._position)
-        elif is_final(error):
+        if is_final(error):
             raise refused(self._errors.servers, error)
-        elif error.fatal():
+        if error.fatal():
             raise SourceError(f"reading {self._where} failed: {error.str()}", "kafka")
-        else:
-            self._errors.heard(error)
+        self._errors.heard(error)
 
     def bounds(self, patience_s: float) -> tuple[int, int] | None:
-        """Return where the partition begins and ends now, None if it does not exist."""
+        """Return where the partition begins and ends now, None if it does not exist.
+
+        The rows of open transactions count, whatever the consumer may see.
+        """
+        if not reads_committed(self._settings):
+            return self._bounds(self._consumer, patience_s)
+        every = {**self._settings, "isolation.level": "read_uncommitted"}
+        consumer = _consumer(every, self._owner, self._errors)
+        try:
+            return self._bounds(consumer, patience_s)
+        finally:
+            consumer.close()
+
+    def _bounds(self, consumer: Any, patience_s: float) -> tuple[int, int] | None:
         began_ms = self._clock.now_ms()
         while True:
             try:
-                low, high = self._consumer.get_watermark_offsets(
+                low, high = consumer.get_watermark_offsets(
                     KafkaPartition(*self._where), timeout=POLL_S * 5
                 )
                 return int(low), int(high)
@@ -232,6 +286,15 @@ def new_consumer(settings: Mapping[str, str], owner: str) -> Any:
 def require_valid(settings: Mapping[str, str], owner: str) -> None:
     """Raise for a setting that no consumer takes: on the driver, before any task meets it."""
     _consumer(settings, owner, ConnectionErrors("")).close()
+
+
+def _open_transaction(where: TopicPartition, offset: int, waited_s: float) -> SourceError:
+    return SourceError(
+        f"a transaction that begins at offset {offset} of {where} has been open for the {waited_s:.0f} s "
+        "that the reader has waited, and with isolation.level=read_committed nobody may read on. Start the "
+        "query again when the producer has ended it, or its transaction.timeout.ms has",
+        "kafka",
+    )
 
 
 class OffsetGoneError(Exception):

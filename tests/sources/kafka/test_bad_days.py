@@ -238,6 +238,35 @@ def test_gaps_of_compaction_are_no_loss(broker: KafkaBroker, topic: Topics, read
     assert found[-1] == broker.latest(name) - 1
 
 
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_damaged_record_is_named_and_never_skipped(
+    broker: KafkaBroker, topic: Topics, reading: Any, fails: bool
+) -> None:
+    name = topic()
+    for first in (0, 10, 20):
+        broker.send(name, texts(first, first + 10))
+    broker.damage(name, b"v013")
+    it = reading(subscribe=name, maxOffsetsPerTrigger=10, failOnDataLoss=fails)
+    it.start()
+    with pytest.raises(Exception, match=f"offset 10 of partition 0 of topic {name}.*failed CRC32C"):
+        it.read_all()
+    assert it.values == texts(0, 10)
+
+
+def test_rows_behind_a_damaged_record_are_not_lost_with_it(
+    broker: KafkaBroker, topic: Topics, reading: Any
+) -> None:
+    """The administrator has given it up: what is left is a loss as any other."""
+    name = topic()
+    for first in (0, 10, 20):
+        broker.send(name, texts(first, first + 10))
+    broker.damage(name, b"v013")
+    broker.truncate(name, 0, 20)
+    with reading(subscribe=name, failOnDataLoss=False) as it:
+        it.read_all()
+        assert it.values == texts(20, 30)
+
+
 def login(module: str, password: str = PASSWORD) -> str:
     return f'{module} required username="{USER}" password="{password}";'
 

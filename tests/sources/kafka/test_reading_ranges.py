@@ -5,11 +5,15 @@ from __future__ import annotations
 import gc
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer
 
-from tests.kafka.broker import KafkaBroker
+from tests.kafka.broker import KafkaBroker, open_transaction
+from tidemill.errors import SourceError
+from tidemill.kafka import consumers
 from tidemill.kafka.consumers import PartitionConsumer, pool
 from tidemill.kafka.partitions import TopicPartition
 from tidemill.kafka.records import RangeReader, schema
@@ -77,3 +81,30 @@ def test_gaps_are_noticed(broker: KafkaBroker, topic: str, consumer: PartitionCo
     assert values(consumer, 0, 33) == list(range(30))
     assert consumer._has_gaps
     assert values(consumer, 11, 22) == list(range(10, 20))
+
+
+def test_a_batch_over_an_open_transaction_waits_for_its_end(
+    broker: KafkaBroker, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    producer = open_transaction(broker, topic, *numbers(0, 3))
+    broker.send(topic, numbers(3, 5))
+    settings = {"bootstrap.servers": broker.address, "isolation.level": "read_committed"}
+    reader = RangeReader(settings, "the test", (), frozenset(), False, 1.0)
+    monkeypatch.setattr(consumers, "END_S", 0.2)
+    part = TopicPartition(topic, 0)
+    with pytest.raises(SourceError, match=f"transaction that begins at offset 0 of {part}"):
+        list(reader.messages(part, 0, 5))
+    found = replace(reader, patience_s=60.0).messages(part, 0, 5)
+    looked: list[int] = []
+    bounds = PartitionConsumer.bounds
+
+    def committing(consumer: PartitionConsumer, patience_s: float) -> Any:
+        if not looked:
+            producer.commit_transaction(60)
+        looked.append(0)
+        return bounds(consumer, patience_s)
+
+    monkeypatch.setattr(PartitionConsumer, "bounds", committing)
+    assert [m.value() for messages in found for m in messages] == numbers(0, 5)
+    assert looked
+    pool.close()

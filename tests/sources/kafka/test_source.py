@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
-from tests.kafka.broker import KafkaBroker
+from tests.kafka.broker import KafkaBroker, open_transaction
 from tests.sources.kafka.reading import Reading, texts
 from tests.waiting import wait_for
 from tidemill.testing import ManualClock
@@ -221,7 +221,7 @@ def test_a_topic_that_is_made_again(broker: KafkaBroker, topic: Topics, reading:
     assert sorted(bytes(row.value).decode() for row in it.rows) == [*texts(0, 5), *texts(50, 60)]
 
 
-@pytest.mark.parametrize("level", ["read_committed", "read_uncommitted"])
+@pytest.mark.parametrize("level", ["read_committed", "READ_COMMITTED", "read_uncommitted"])
 def test_gaps_of_transactions_are_no_loss(
     broker: KafkaBroker, topic: Topics, reading: Any, level: str
 ) -> None:
@@ -247,22 +247,40 @@ def test_gaps_of_transactions_are_no_loss(
     assert sorted(it.values) == sorted([*texts(0, 3), *texts(20, 23), *aborted])
 
 
+@pytest.mark.parametrize("level", ["read_committed", "READ_COMMITTED"])
 def test_an_open_transaction_is_not_passed(
-    broker: KafkaBroker, topic: Topics, reading: Any
+    broker: KafkaBroker, topic: Topics, reading: Any, level: str
 ) -> None:
     name = topic()
-    producer = Producer({"bootstrap.servers": broker.address, "transactional.id": name})
-    producer.init_transactions(60)
-    producer.begin_transaction()
-    producer.produce(name, "open")
-    producer.flush(60)
+    producer = open_transaction(broker, name, "open")
     broker.send(name, ["after"])
-    with reading(subscribe=name, **{"kafka.isolation.level": "read_committed"}) as it:
+    with reading(subscribe=name, **{"kafka.isolation.level": level}) as it:
         it.read_all()
         assert it.values == []
         producer.commit_transaction(60)
         wait_for(lambda: it.read_all() or len(it.rows) == 2, "the rows")
         assert it.values == ["open", "after"]
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_query_behind_an_open_transaction_has_lost_nothing(
+    broker: KafkaBroker, topic: Topics, reading: Any, fails: bool
+) -> None:
+    """It has read with another isolation level until now."""
+    name = topic()
+    producer = open_transaction(broker, name, *texts(0, 3))
+    it = reading(subscribe=name, failOnDataLoss=fails)
+    it.start()
+    it.read_all()
+    it.options["kafka.isolation.level"] = "read_committed"
+    it.restart()
+    it.read_all()
+    assert len(it.rows) == 3
+    producer.commit_transaction(60)
+    broker.send(name, texts(3, 5))
+    wait_for(lambda: it.read_all() or len(it.rows) >= 5, "the rows")
+    it.query.stop()
+    assert it.values == texts(0, 5)
 
 
 def test_large_messages(broker: KafkaBroker, topic: Topics, reading: Any) -> None:

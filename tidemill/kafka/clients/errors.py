@@ -7,7 +7,12 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
 
-from tidemill.errors import BrokerRefusedError, BrokerUnavailableError, OptionError
+from tidemill.errors import (
+    BrokerRefusedError,
+    BrokerUnavailableError,
+    DamagedRecordError,
+    OptionError,
+)
 
 # librdkafka logs twenty lines a second while a broker is away. What matters is in the errors that we raise.
 quiet_logger = logging.getLogger("tidemill.kafka.librdkafka")
@@ -108,6 +113,33 @@ def refused(servers: str, error: KafkaError, what: str = "") -> BrokerRefusedErr
 
 def is_final(error: KafkaError) -> bool:
     return error.code() in _FINAL
+
+
+# What is there and cannot be read. A reader that went on would leave it out without a word.
+_UNREADABLE = (
+    KafkaError._BAD_MSG,
+    KafkaError._BAD_COMPRESSION,
+    KafkaError._NOT_IMPLEMENTED,
+    KafkaError.INVALID_MSG,
+    KafkaError.MSG_SIZE_TOO_LARGE,
+)
+
+
+def is_unreadable(error: KafkaError) -> bool:
+    """Say whether a message that a consumer has returned stands for others that cannot be read."""
+    return error.code() in _UNREADABLE
+
+
+def unreadable(where: object, offset: int, error: KafkaError) -> DamagedRecordError:
+    """Return the error to raise for messages of a partition, the first of them at ``offset``."""
+    return DamagedRecordError(
+        f"the message at offset {offset} of {where}, or one that the broker keeps together with it, cannot "
+        f"be read: {error.str()}. Nothing is skipped. If another replica has it undamaged, let that one lead "
+        "the partition; if nobody has it, delete the records up to it (kafka-delete-records), which a reader "
+        "then treats as a loss",
+        str(where),
+        offset,
+    )
 
 
 def _reason(error: KafkaError) -> str:

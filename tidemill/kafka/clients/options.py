@@ -184,6 +184,14 @@ def bootstrap_servers(settings: Mapping[str, str], owner: str, prefix: str = PRE
     return servers
 
 
+def reads_committed(settings: Mapping[str, str]) -> bool:
+    """Say whether a reader with these settings sees no rows of transactions that are open or aborted.
+
+    librdkafka takes the level in capitals as well.
+    """
+    return settings.get("isolation.level", "").lower() == "read_committed"
+
+
 def kafka_options(options: Options) -> list[str]:
     """Return the names of the options that are passed on to Kafka."""
     return [name for name in options if name.lower().startswith(PREFIX)]

@@ -56,7 +56,7 @@ class KafkaBatchSource(SplitSource):
 
     def _existing(self, positions: Positions, which: str) -> Offset:
         """Refuse positions that are not there (any more): a task would wait for their records in vain."""
-        first, last = self._kafka.earliest(positions), self._kafka.latest(positions)
+        first, last = self._kafka.earliest(positions), self._kafka.latest_of_all(positions)
         there = {
             part: min(max(at, first.get(part, 0)), last.get(part, 0))
             for part, at in positions.items()

@@ -167,8 +167,9 @@ class KafkaSource(SplitSource):
         while True:
             ends = dict(self._newest)
             lost = {part: at for part, at in starts.items() if ends.get(part, -1) < at}
+            ends.update(self._behind_open_transactions(lost))
             for part, start in list(lost.items()):
-                if part in expected or part in self._gone:
+                if part in expected or part in self._gone or ends.get(part) == start:
                     del lost[part]
                 if part not in ends:
                     ends[part] = start
@@ -190,6 +191,16 @@ class KafkaSource(SplitSource):
             if part not in self._newest:
                 self._gone.add(part)
         return ends
+
+    def _behind_open_transactions(self, starts: Positions) -> Positions:
+        """Return those positions that exist, and that a reader of committed rows may not reach yet.
+
+        A stream is there that has read with another isolation level until now.
+        """
+        if not starts or not self._kafka.committed_only:
+            return {}
+        ends = self._kafka.latest_of_all(starts)
+        return {part: at for part, at in starts.items() if ends.get(part, -1) >= at}
 
     def _loss(self, part: TopicPartition, start: int) -> DataLossError:
         end = self._newest.get(part)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pyspark import StorageLevel
 
-from tests.kafka.broker import KafkaBroker
+from tests.kafka.broker import KafkaBroker, open_transaction
 from tests.ports import free_port
 from tests.receivers.executor.receiver_world import FakeDriver, Supervised
 from tests.waiting import wait_for
@@ -78,6 +78,39 @@ def test_messages_are_pairs_of_bytes_and_offsets_follow(
     wait_for(lambda: len(driver.safe) == 4, "the messages")
     assert driver.safe == [(b"k", b"\xff"), (b"k", None), (b"k", b""), (None, b"x")]
     wait_for(lambda: committed(broker, name) == [4], "the commit")
+    assert driver.errors == []
+
+
+def test_a_damaged_message_is_named_and_never_skipped(
+    broker: KafkaBroker, topic: Topics, running: Any
+) -> None:
+    name = topic()
+    for first in (0, 5, 10):
+        broker.send(name, texts(100 + first, 105 + first))
+    broker.damage(name, b"107")
+    driver = running(receiver_of(broker.address, name)).driver
+    wait_for(lambda: driver.errors, "the error")
+    assert f"offset 5 of partition 0 of topic {name}" in str(driver.errors)
+    assert not set(numbers(driver)) - set(range(100, 105))
+
+
+def test_a_group_behind_an_open_transaction_has_lost_nothing(
+    broker: KafkaBroker, topic: Topics, running: Any
+) -> None:
+    """It was read with another isolation level until now."""
+    name = topic()
+    producer = open_transaction(broker, name, "0")
+    broker.send(name, ["1"])
+    first = running(receiver_of(broker.address, name))
+    wait_for_numbers(first.driver, 2)
+    wait_for(lambda: committed(broker, name) == [2], "the commit")
+    first.stop()
+    later = receiver_of(broker.address, name, **{"isolation.level": "READ_COMMITTED"})
+    driver = running(later).driver
+    producer.commit_transaction(60)
+    broker.send(name, ["2"])
+    wait_for_numbers(driver, 1)
+    assert numbers(driver) == Counter([2])
     assert driver.errors == []
 
 

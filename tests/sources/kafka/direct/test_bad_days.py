@@ -71,6 +71,21 @@ def test_a_broker_that_comes_back_in_time_is_waited_for(
     assert "answers again" in caplog.text
 
 
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_damaged_message_is_named_and_never_skipped(
+    broker: KafkaBroker, topic: Topics, stream: Stream, fails: bool
+) -> None:
+    name = topic()
+    for first in (0, 5, 10):
+        broker.send(name, texts(first, first + 5))
+    broker.damage(name, b"v007")
+    collected(
+        KafkaUtils.createDirectStream(stream.ssc, [name], params(broker), failOnDataLoss=fails)
+    )
+    with pytest.raises(BatchError, match=f"offset 5 of partition 0 of topic {name}"):
+        stream.start_and_run(1)
+
+
 @pytest.mark.parametrize("looks", [True, False])
 def test_a_topic_that_is_deleted_while_it_runs_is_named(
     broker: KafkaBroker, topic: Topics, stream: Stream, monkeypatch: Any, looks: bool

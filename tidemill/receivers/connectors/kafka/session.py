@@ -35,7 +35,14 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from tidemill.common.clock import SystemClock
 from tidemill.common.fault_points import fault_point
 from tidemill.errors import SourceError
-from tidemill.kafka.clients.errors import ConnectionErrors, is_final, made, refused
+from tidemill.kafka.clients.errors import (
+    ConnectionErrors,
+    is_final,
+    is_unreadable,
+    made,
+    refused,
+    unreadable,
+)
 from tidemill.kafka.cluster import KafkaCluster
 from tidemill.kafka.group import commit, positions_of
 from tidemill.kafka.partitions import EARLIEST, Positions, TopicPartition, described
@@ -64,6 +71,8 @@ _DEFAULTS = {
     "session.timeout.ms": "10000",
     "heartbeat.interval.ms": "2000",
     "isolation.level": "read_uncommitted",
+    # As Java's clients do: a message that the disk of a broker has changed is no message.
+    "check.crcs": "true",
     "fetch.queue.backoff.ms": "0",
     "queued.max.messages.kbytes": "16384",
 }
@@ -153,7 +162,11 @@ class KafkaSession:
         made_again = self._receiver.topics_made_again(self._topic_ids)
         committed = positions_of(consumer.committed(assigned, timeout=COMMITTED_S))
         first, last = cluster.earliest(parts), cluster.latest(parts)
-        if gone := {part for part in parts if part not in first or part not in last}:
+        # A group may be behind an open transaction: its reader has read with another isolation level.
+        ends = cluster.latest_of_all(parts) if cluster.committed_only else last
+        if gone := {
+            part for part in parts if part not in first or part not in last or part not in ends
+        }:
             raise SourceError(f"these do not exist any more: {described(gone)}", "kafka")
         begins: Positions = {}
         for part in parts:
@@ -162,10 +175,10 @@ class KafkaSession:
                 at = first[part]
             elif at is None:
                 at = first[part] if self._receiver.params.reset == EARLIEST else last[part]
-            elif not first[part] <= at <= last[part]:
+            elif not first[part] <= at <= ends[part]:
                 self._receiver.reportError(
                     f"messages of {part} are gone: the group {self._receiver.group} is at offset {at}, and "
-                    f"the partition has offsets {first[part]} to before {last[part]}; the receiver goes on "
+                    f"the partition has offsets {first[part]} to before {ends[part]}; the receiver goes on "
                     "with the first of these"
                 )
                 at = first[part]
@@ -280,6 +293,9 @@ class KafkaSession:
     def _on_message_error(self, error: KafkaError, message: Message) -> None:
         if is_final(error):
             raise refused(self._errors.servers, error)
+        if is_unreadable(error):
+            where = TopicPartition(message.topic(), message.partition())
+            raise unreadable(where, max(message.offset(), self._next.get(where, 0)), error)
         if error.code() in _GONE or error.fatal():
             raise SourceError(f"reading {message.topic()} failed: {error.str()}", "kafka")
         if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
