@@ -32,6 +32,15 @@ def micros(table: Any) -> list[tuple[int, int]]:
     return sorted(zip(times, table["value"].to_pylist(), strict=True))
 
 
+@pytest.mark.parametrize("rows_per_s", [1, 3, 7, 30, 32, 48, 96, 304, 1000, 2000, 2064, 16_000])
+def test_it_knows_whether_rows_depend_on_ranges(rows_per_s: int) -> None:
+    source = started(rowsPerSecond=rows_per_s)
+    seconds = 50 if rows_per_s < 2065 else 10
+    whole = micros(read(source, OffsetRange(0, seconds)))
+    each = [row for s in range(seconds) for row in micros(read(source, OffsetRange(s, s + 1)))]
+    assert source.rows_depend_on_ranges() == (whole != each)
+
+
 class SparkRate:
     """Spark's own source, driven by hand."""
 

@@ -81,6 +81,12 @@ class TableSource(Source):
         batches as limits ask for. A source that cannot tell reads everything in one batch.
         """
 
+    def rows_depend_on_ranges(self) -> bool:
+        """True if rows are others when the same input is read in other ranges. Then nobody can read batches
+        again whose ranges are no longer in the checkpoint.
+        """
+        return False
+
     def waiting_for(self) -> str | None:
         """The server that the source, or a task that reads it, waits for; None if for none.
 

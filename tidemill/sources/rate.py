@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from fractions import Fraction
 from itertools import pairwise
 
 import numpy as np
@@ -95,6 +96,13 @@ class RateSource(SplitSource):
         if rows is None or end == start:
             return end
         return self._within(start, end, self.value_at(start) + rows)
+
+    def rows_depend_on_ranges(self) -> bool:
+        """Return True if the times are rounded in another way in other ranges."""
+        # A time right between two milliseconds is rounded up, unless the number is a bit too small.
+        has_halves = self._rows_per_s % 16 == 0
+        is_exact = Fraction(1000 / self._rows_per_s) == Fraction(1000, self._rows_per_s)
+        return self._ramp_up_s > 0 or (has_halves and not is_exact)
 
     def newest_offset(self) -> Offset:
         return min(self._passed_s(self._clock.now_ms()), self._longest_s)

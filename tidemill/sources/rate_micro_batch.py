@@ -78,6 +78,9 @@ class RateMicroBatchSource(SplitSource):
             self._end_of_all = end
         return end
 
+    def rows_depend_on_ranges(self) -> bool:
+        return self._advance_ms > 0
+
     def size(self, range_: OffsetRange) -> RangeSize:
         rows = range_.end["offset"] - range_.start["offset"]
         return RangeSize(rows, rows * ROW_BYTES, f"rows up to {range_.end['offset']}")

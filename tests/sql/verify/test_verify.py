@@ -390,6 +390,37 @@ def test_files_and_rates_are_read_again(spark: SparkSession, tmp_path: Path) -> 
         assert outcome.rows > 30
 
 
+@pytest.mark.parametrize(
+    ("options", "is_known"),
+    [
+        ({"format": "rate", "rowsPerSecond": 7}, True),
+        ({"format": "rate", "rowsPerSecond": 7, "rampUpTime": 5}, False),
+        ({"format": "rate-micro-batch", "rowsPerBatch": 7}, False),
+        ({"format": "rate-micro-batch", "rowsPerBatch": 7, "advanceMillisPerBatch": 0}, True),
+    ],
+    ids=str,
+)
+def test_batches_that_the_checkpoint_has_forgotten_are_read_again_if_it_can_be_done(
+    spark: SparkSession, tmp_path: Path, options: dict[str, Any], is_known: bool
+) -> None:
+    checkpoint, clock = tmp_path / "c", ManualClock()
+    with settings_of(spark, spark__sql__streaming__minBatchesToRetain=1):
+        for _ in range(4):
+            clock.advance(2500)
+            df = spark.readStream.load(**options)
+            writer = df.writeStream.format("parquet").clock(clock).trigger(availableNow=True)
+            query = writer.option("checkpointLocation", str(checkpoint)).start(str(tmp_path / "o"))
+            query.awaitTermination()
+    assert not (checkpoint / "offsets" / "0").exists()
+    if is_known:
+        outcome = query.verify()
+        assert outcome, str(outcome)
+        assert outcome.rows == df.sparkSession.read.parquet(str(tmp_path / "o")).count() > 0
+    else:
+        with pytest.raises(UnsupportedError, match=r"forgotten the batches before .*minBatches"):
+            query.verify()
+
+
 def test_input_that_is_gone_is_said_so(spark: SparkSession, tmp_path: Path) -> None:
     forgetful = MemoryStream("n long")
     try:

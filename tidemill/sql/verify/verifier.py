@@ -17,6 +17,7 @@ from tidemill.batches.batch import Batch, OffsetRange
 from tidemill.batches.planner import BatchPlanner
 from tidemill.checkpoint.batch_log import BatchLog, LoggedBatches
 from tidemill.checkpoint.storage import Storage, open_storage
+from tidemill.common.config import MIN_BATCHES_TO_RETAIN
 from tidemill.common.output_modes import APPEND, COMPLETE, UPDATE
 from tidemill.errors import IllegalStateError, InputUnavailableError, UnsupportedError
 from tidemill.receivers.tracked_blocks import TrackedBlocksSource
@@ -130,8 +131,15 @@ class _QueryHistory:
     def consumed(self, planner: BatchPlanner) -> dict[str, Consumed]:
         """Return what the committed batches have read, by source id."""
         ranges: dict[str, Consumed] = {}
+        oldest = min(self.logged.offsets)
         for each in self.sources.sources:
-            # Batch by batch, as it was read: the rows of a rate source depend on the range.
+            if oldest > 0 and each.source.rows_depend_on_ranges():
+                raise UnsupportedError(
+                    f"verify() cannot read the consumed input again: the rows of a {each.definition.format} "
+                    "stream depend on where its batches began, and the checkpoint has forgotten the batches "
+                    f"before {oldest}. It keeps more with spark.conf.set({MIN_BATCHES_TO_RETAIN.key!r}, ...)"
+                )
+            # Batch by batch as far as they are known: the rows of a rate source depend on the range.
             offsets = [planner.initial[each.number]]
             for batch_id, record in self.logged.offsets.items():
                 end = record.offsets.get(each.name)
