@@ -16,8 +16,9 @@ from pyspark.sql.pandas.types import to_arrow_type
 
 from tidemill.common.options import Options
 from tidemill.errors import DecodeError, OptionError
+from tidemill.kafka.avro.resolution import reader_of, writer_of
 from tidemill.kafka.avro.schemas import WriterSchemas, fastavro, parsed
-from tidemill.kafka.avro.types import column_type
+from tidemill.kafka.avro.types import ColumnType, Convert, column_type
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -72,6 +73,10 @@ def _mode(options: Mapping[str, str]) -> str:
     return mode
 
 
+Place = tuple[int, int, Sequence[Any]]
+"""Which row of how many, and the columns that say where it was."""
+
+
 class _BadMessageError(Exception):
     """What is wrong with one message."""
 
@@ -90,15 +95,38 @@ class _Decoder:
         rows: list[Any] = []
         ids: set[int] = set()
         for number, frame in enumerate(values.to_pylist()):
-            try:
-                row = None if frame is None else self._read(frame, ids)
-                rows.append(row if row is None or result.convert is None else result.convert(row))
-            except _BadMessageError as error:
-                if not self._is_permissive:
-                    raise DecodeError(_told(number, len(values), places, str(error))) from None
-                rows.append(None)
+            rows.append(self._row(frame, ids, result, (number, len(values), places)))
         wanted = to_arrow_type(result.spark, timezone="UTC")
+        try:
+            return pa.array(rows, result.arrow).cast(wanted)
+        except pa.ArrowException:
+            pass
+        # A value does not fit the type of its column, such as a decimal with too many digits: which one?
+        for number, row in enumerate(rows):
+            try:
+                pa.array([row], result.arrow).cast(wanted)
+            except pa.ArrowException as error:
+                self._fails(
+                    f"its values do not fit the types of the reader ({error})",
+                    (number, len(values), places),
+                )
+                rows[number] = None
         return pa.array(rows, result.arrow).cast(wanted)
+
+    def _row(self, frame: bytes | None, ids: set[int], result: ColumnType, place: Place) -> Any:
+        if frame is None:
+            return None
+        try:
+            row = self._read(frame, ids)
+            return row if row is None or result.convert is None else _converted(row, result.convert)
+        except _BadMessageError as error:
+            self._fails(str(error), place)
+            return None
+
+    def _fails(self, finding: str, place: Place) -> None:
+        """Raise for a message that cannot be read, unless it may become null."""
+        if not self._is_permissive:
+            raise DecodeError(_told(*place, finding)) from None
 
     def _read(self, frame: bytes, ids: set[int]) -> Any:
         if len(frame) < FRAME:
@@ -115,8 +143,7 @@ class _Decoder:
         try:
             row = self._decode(
                 stream,
-                parsed(writer),
-                None if writer == self._schemas.reader else parsed(self._schemas.reader),
+                *self._parsed(writer),
                 return_named_type=True,
                 return_named_type_override=True,
             )
@@ -127,6 +154,11 @@ class _Decoder:
         if left:
             raise _BadMessageError(f"schema {number} does not fit it: {left} bytes are left over")
         return row
+
+    def _parsed(self, writer: str) -> tuple[Any, Any]:
+        if writer == self._schemas.reader:
+            return parsed(writer), None
+        return writer_of(writer), reader_of(self._schemas.reader)
 
     def _writer(self, number: int, ids: set[int]) -> str:
         if self._schemas.by_id:
@@ -144,6 +176,13 @@ class _Decoder:
                 "with both, because one schema cannot read the two"
             )
         return self._schemas.reader
+
+
+def _converted(row: Any, convert: Convert) -> Any:
+    try:
+        return convert(row)
+    except (AttributeError, KeyError, TypeError) as error:
+        raise _BadMessageError(f"its values do not fit the types of the reader ({error})") from None
 
 
 def _told(number: int, rows: int, places: Sequence[pa.Array], finding: str) -> str:

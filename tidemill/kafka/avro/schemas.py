@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -85,6 +85,7 @@ def fastavro() -> Any:
     """Return the library. Only who decodes Avro needs it."""
     try:
         import fastavro
+        import fastavro.read
         import fastavro.schema
     except ModuleNotFoundError:
         raise SetupError(
@@ -100,18 +101,27 @@ def parsed(text: str) -> Any:
     return without_logical_types(text)
 
 
-def without_logical_types(text: str) -> Any:
-    """Return a schema for fastavro that gives numbers for dates and times, and decimals for decimals."""
-    return fastavro().parse_schema(_stripped(json.loads(text)))
+def without_logical_types(
+    text: str, kept_as: Callable[[str], str | None] = lambda name: None
+) -> Any:
+    """Return a schema for fastavro that gives numbers for dates and times, and decimals for decimals.
+
+    ``kept_as`` returns what another logical type is called in it, None to leave it out.
+    """
+    return fastavro().parse_schema(_stripped(json.loads(text), kept_as))
 
 
-def _stripped(schema: Any) -> Any:
+def _stripped(schema: Any, kept_as: Callable[[str], str | None]) -> Any:
     if isinstance(schema, list):
-        return [_stripped(each) for each in schema]
+        return [_stripped(each, kept_as) for each in schema]
     if not isinstance(schema, dict):
         return schema
-    return {
-        name: _stripped(value) if name in ("type", "items", "values", "fields") else value
+    result = {
+        name: _stripped(value, kept_as) if name in ("type", "items", "values", "fields") else value
         for name, value in schema.items()
-        if name != "logicalType" or value == "decimal"
     }
+    logical = result.pop("logicalType", None)
+    name = (
+        logical if logical == "decimal" else kept_as(logical) if isinstance(logical, str) else None
+    )
+    return {**result, "logicalType": name} if name else result
