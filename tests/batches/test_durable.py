@@ -20,6 +20,7 @@ from tidemill.checkpoint.batch_log import BatchLog, CommitRecord, LoggedBatches,
 from tidemill.checkpoint.leftovers import clear_leftovers
 from tidemill.checkpoint.local_storage import LocalStorage
 from tidemill.checkpoint.ownership import Ownership, Process, read_owner
+from tidemill.checkpoint.source_log import SourceLog
 from tidemill.errors import CheckpointError, CheckpointInUseError, DamagedCheckpointError
 from tidemill.testing import ManualClock
 
@@ -204,8 +205,11 @@ def test_closing_twice_is_closing(written: Path) -> None:
 def test_leftovers_go_and_nothing_else(written: Path) -> None:
     durable = open_in(written)
     before = files_in(written)
-    for path in ("sources/orders/initial", "sinks/0/tasks", "state/totals/0/-1.a.snapshot"):
-        durable.storage.write(path, b"x")
+    for note in ("initial", "topic-ids", "replaced-12", "of a later version"):
+        SourceLog(durable.storage, "orders").put(note, [{"path": "/in/a"}])
+    SourceLog(durable.storage, "files").put("before", [])
+    SourceLog(durable.storage, "0", "sinks").put("tasks", [4])
+    durable.storage.write("state/totals/0/-1.a.snapshot", b"x")
     clear_leftovers(durable.storage)
     assert files_in(written) == before
     durable.close()
@@ -216,6 +220,7 @@ def test_leftovers_go_and_nothing_else(written: Path) -> None:
     [
         "state/photos/1.jpg",
         "sources/app/main.py",
+        "sources/app/initial",
         "sinks/0/letter",
         "received/letter",
         "state/totals/0/notes",
@@ -224,7 +229,7 @@ def test_leftovers_go_and_nothing_else(written: Path) -> None:
 )
 def test_nothing_of_somebody_else_is_deleted(written: Path, path: str) -> None:
     durable = open_in(written)
-    durable.storage.write("sources/orders/initial", b"x")
+    SourceLog(durable.storage, "orders").put("initial", [7])
     (written / path).parent.mkdir(parents=True, exist_ok=True)
     (written / path).write_text("precious")
     before = files_in(written)

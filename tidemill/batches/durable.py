@@ -7,14 +7,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tidemill.checkpoint.batch_log import BatchLog, CommitRecord, LoggedBatches, OffsetRecord
-from tidemill.checkpoint.leftovers import WRITTEN_FOLDERS
+from tidemill.checkpoint.leftovers import RDDS, WRITTEN_FOLDERS
 from tidemill.checkpoint.ownership import OWNER, Ownership
 from tidemill.checkpoint.program_file import PROGRAM
 from tidemill.checkpoint.storage import Storage, open_storage
 from tidemill.common.clock import Clock
 from tidemill.errors import CheckpointError
 
-_FILES = ("metadata", "plan")
+_FILES = ("metadata", "plan", PROGRAM)
+_FOLDERS = (*WRITTEN_FOLDERS, RDDS)
 KEEP = 100
 """The smallest number of batches that stay in the log, unless the stream says another one."""
 
@@ -129,7 +130,7 @@ def _give_back(ownership: Ownership, before: _BeforeStart | None) -> None:
         ownership.release()
         return
     storage = ownership.owned_storage()
-    for name in {*_FILES, *WRITTEN_FOLDERS} - before.names:
+    for name in {*_FILES, *_FOLDERS} - before.names:
         if name in _FILES:
             storage.delete(name)
         else:

@@ -1,19 +1,21 @@
 """Tells what Tidemill has written in the directory of a stream that has never run, and what is foreign.
 
-A first start writes ``owner`` before anything else, and refuses a directory with anybody else's files.
-So a directory with other files and no ``owner`` is somebody else's. In one with an ``owner``, a start has
-been interrupted: its files are known by their names and are deleted, one by one. A single file with another
-name is reason enough to delete none.
+A first start writes ``owner`` before anything else, and refuses a directory with anybody else's files. So
+a directory with other files and no ``owner`` is somebody else's. In one with an ``owner``, a start has
+been interrupted: its files are known by their names, the notes of sources and sinks by their first line,
+and are deleted, one by one. A single other file is reason enough to delete none.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterable, Iterator
+from urllib.parse import quote
 
 from tidemill.checkpoint.log_segments import SEGMENT_NAME
 from tidemill.checkpoint.ownership import OWNER
 from tidemill.checkpoint.program_file import PROGRAM
+from tidemill.checkpoint.source_log import folder_name, is_note
 from tidemill.checkpoint.storage import Storage
 from tidemill.errors import CheckpointError
 
@@ -26,8 +28,7 @@ _HARMLESS = re.compile(rf"lost\+found|{_UUID.pattern}")
 """What a new disk has at its root, and the folder that ``SparkContext.setCheckpointDir`` makes."""
 
 _OWN = {OWNER, "metadata", "plan", PROGRAM, RDDS, *WRITTEN_FOLDERS}
-_SOURCE_FILE = re.compile(r"initial|before|forgotten|unlisted|record-size|[0-9]+(\.compact)?")
-_SINK_FILE = re.compile("tasks")
+_SPARKS_SOURCE_FILE = re.compile(r"[0-9]+(\.compact)?")
 _STATE_FILE = re.compile(r"-?[0-9]+\.[0-9a-f]+\.(changes|snapshot)")
 _NUMBER = re.compile("[0-9]+")
 
@@ -52,6 +53,16 @@ def clear_leftovers(storage: Storage) -> None:
         storage.delete(path)
 
 
+def forget_operators(storage: Storage, operator_ids: Iterable[str]) -> None:
+    """Delete what a start has written for operators that no batch has ever run with.
+
+    Else a later start would take it for its own: an input would begin where another program has looked last.
+    """
+    for operator_id in operator_ids:
+        storage.delete_folder(f"sources/{folder_name(operator_id)}")
+        storage.delete_folder(f"state/{quote(operator_id, safe='')}")
+
+
 def clear_rdds(storage: Storage, in_use: Container[str]) -> None:
     """Delete the folders that Spark has made for checkpoints of RDDs, but for those ``in_use``."""
     for name in storage.list(RDDS):
@@ -62,9 +73,11 @@ def clear_rdds(storage: Storage, in_use: Container[str]) -> None:
 def _files(storage: Storage) -> Iterator[tuple[str, bool]]:
     """Yield the paths in the folders that a first start writes to, and whether Tidemill wrote them."""
     for source in _paths(storage, "sources"):
-        yield from _matching(storage, source, _SOURCE_FILE)
+        for path, is_sparks in _matching(storage, source, _SPARKS_SOURCE_FILE):
+            yield path, is_sparks or _has_note(storage, path)
     for sink in _paths(storage, "sinks"):
-        yield from _matching(storage, sink, _SINK_FILE)
+        for path in _paths(storage, sink):
+            yield path, _has_note(storage, path)
     for operator in _paths(storage, "state"):
         for path in _paths(storage, operator):
             name = path.rpartition("/")[2]
@@ -81,6 +94,13 @@ def _files(storage: Storage) -> Iterator[tuple[str, bool]]:
                     yield from _matching(storage, stream, SEGMENT_NAME)
             case _:
                 yield part, False
+
+
+def _has_note(storage: Storage, path: str) -> bool:
+    try:
+        return is_note(storage.read(path))
+    except (OSError, CheckpointError):
+        return False  # a folder, or a file that is damaged
 
 
 def _matching(storage: Storage, folder: str, name: re.Pattern[str]) -> Iterator[tuple[str, bool]]:

@@ -73,6 +73,12 @@ class SourceLog:
             ) from None
 
 
+def is_note(data: bytes) -> bool:
+    """Return True for the contents of a file of a source log, whatever its name is."""
+    version, _, body = data.decode(errors="replace").partition("\n")
+    return version == _version_line(body)
+
+
 def _version_line(body: str) -> str:
     return f"v1 {zlib.crc32(body.encode()):08x}"
 

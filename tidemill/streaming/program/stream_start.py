@@ -8,9 +8,11 @@ The start of a new stream with a checkpoint directory, and what is durable after
 4. the program is written (``program``): from now on the stream exists and would be recovered;
 5. receivers start, then the scaling of executors; batches begin.
 
-A driver that dies before 4 leaves nothing that the next start would go on with: that one deletes the files of
-3, and no others (:mod:`tidemill.checkpoint.leftovers`). A recovered stream
-skips 1, 3 and 4; an upgraded one does 4 at the end of 3, in one write.
+A start that is refused before 4 takes back 2 and 3: a directory that was new is as it was before. A
+driver that dies before 4 leaves nothing that the next start would go on with: that one deletes the files
+of 3, and no others (:mod:`tidemill.checkpoint.leftovers`). A recovered stream skips 1, 3 and 4. An
+upgraded one notes in 3 what its new operators begin with, does 4 at the end of 3, in one write, and takes
+back what it has noted if it is refused.
 
 A stream with state and without a checkpoint directory keeps its state below
 ``SparkContext.getCheckpointDir()`` for as long as it runs: it skips 1 and 4, and removes its files when it
@@ -33,6 +35,7 @@ from tidemill.checkpoint.leftovers import (
     RDDS,
     clear_leftovers,
     clear_rdds,
+    forget_operators,
     require_no_foreign_files,
 )
 from tidemill.checkpoint.program_file import PROGRAM, ProgramHeader, write_program
@@ -40,12 +43,19 @@ from tidemill.checkpoint.storage import open_storage
 from tidemill.common.clock import Clock, never
 from tidemill.common.fault_points import fault_point
 from tidemill.common.paths import absolute_location, local_path
-from tidemill.errors import BatchError, IllegalStateError, StopTimeoutError, UpgradeError
+from tidemill.errors import (
+    BatchError,
+    CheckpointError,
+    IllegalStateError,
+    StopTimeoutError,
+    UpgradeError,
+)
 from tidemill.progress.listener_bus import ListenerBus
 from tidemill.receivers.driver.executor_allocation import (
     AllocationSettings,
     ExecutorAllocationManager,
 )
+from tidemill.spark.session.checkpoint_folder import CheckpointFolder
 from tidemill.spark.session.executors import SparkExecutors
 from tidemill.state.operators import StateOperators
 from tidemill.state.partition_state import OperatorState
@@ -82,6 +92,8 @@ class StreamStart:
         self._upgraded_from: ProgramHeader | None = None
         self._renames: OperatorRenames = {}
         self._durable: DurableBatches | None = None
+        # Where Spark kept checkpoints of RDDs before this start.
+        self._earlier_rdds: CheckpointFolder | None = None
         # The folder of a stream whose state ends with it.
         self._passing_folder: str | None = None
         self._state: RunningState | None = None
@@ -108,6 +120,7 @@ class StreamStart:
         conf = self._graph.spark_context.getConf()
         scaling = AllocationSettings.from_conf(conf)
         run: StreamRun | None = None
+        is_begun = False
         pickled: PickledProgram | None = None
         retired: tuple[str, ...] = ()
         try:
@@ -128,6 +141,9 @@ class StreamStart:
                     self._refuse_used_directory(self._durable)
                 self._graph.stream_id = self._durable.log.stream_id()
                 self._prepare_rdd_checkpoints(self._durable, directory)
+                self._forget_new_operators(
+                    self._durable
+                )  # of an upgrade that was killed before its 4
             elif self._graph.stateful:
                 self._durable = self._open_for_this_run()
             if receiver_sources(self._graph):
@@ -148,8 +164,11 @@ class StreamStart:
             if self._durable is not None and pickled is not None:
                 fault_point("start.before-program")
                 header = program_header(self._graph, retired)
+                # A write that fails may have replaced the program of an upgraded stream all the same.
+                is_begun = self._upgraded_from is not None
                 write_program(self._durable.storage, header, pickled.data)  # 4
                 fault_point("start.after-program")
+            is_begun = True
             if self.receivers is not None:  # 5
                 self.receivers.start(run.rate_controllers)
             if scaling.enabled:
@@ -158,8 +177,28 @@ class StreamStart:
         except BaseException:
             if run is not None:
                 run.stop()
+            if not is_begun and self._durable is not None:
+                self._end_services()
+                self._take_back(self._durable)
             self.close()
             raise
+
+    def _take_back(self, durable: DurableBatches) -> None:
+        """Remove what a start has written that is refused, as far as nobody else owns the directory now."""
+        if self._earlier_rdds is not None:
+            self._earlier_rdds.restore()
+        try:
+            self._forget_new_operators(durable)
+            durable.undo_start()
+        except (OSError, CheckpointError) as error:
+            logger.warning("could not remove what the refused start has written: %s", error)
+
+    def _forget_new_operators(self, durable: DurableBatches) -> None:
+        """Delete the notes for operators that the program to be upgraded does not have."""
+        if self._upgraded_from is not None:
+            known = {operator.id for operator in self._upgraded_from.operators}
+            new = (node.operator_id for node in self._graph.operators().values())
+            forget_operators(durable.storage, (id_ for id_ in new if id_ not in known))
 
     def _scale_executors(self, settings: AllocationSettings, bus: ListenerBus) -> None:
         receivers = self.receivers
@@ -191,6 +230,7 @@ class StreamStart:
             durable.storage.make_folder(RDDS)  # Spark would let everybody read what is in it
             # Spark takes a path without a scheme for one of its default file system.
             root = f"file://{directory}" if is_path else directory
+            self._earlier_rdds = CheckpointFolder(spark_context)
             spark_context.setCheckpointDir(f"{root.rstrip('/')}/{RDDS}")
             in_use.add(str(spark_context.getCheckpointDir()).rpartition("/")[2])
 
@@ -249,6 +289,13 @@ class StreamStart:
 
     def close(self) -> None:
         """End what serves the stream, and give the directory back. Idempotent."""
+        self._end_services()
+        if self._durable is not None:
+            self._durable.close()
+        if self._passing_folder is not None:
+            self._remove_passing_folder(self._passing_folder)
+
+    def _end_services(self) -> None:
         if self._allocation is not None:
             try:
                 self._allocation.stop()
@@ -258,10 +305,6 @@ class StreamStart:
             self.receivers.close()
         if self._state is not None:
             self._state.stop()
-        if self._durable is not None:
-            self._durable.close()
-        if self._passing_folder is not None:
-            self._remove_passing_folder(self._passing_folder)
 
     def _remove_passing_folder(self, folder: str) -> None:
         try:
