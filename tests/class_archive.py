@@ -17,7 +17,7 @@ from pathlib import Path
 import pyspark
 
 # Most JVMs of the tests live for seconds: the optimizing compiler would not pay off.
-LIGHT = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+LIGHT = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=256m"
 # A JVM with another class path, or another Java, goes on without the archive, and need not say so.
 SILENT = "-Xlog:disable -Xlog:all=error:stderr"
 

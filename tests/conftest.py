@@ -102,6 +102,7 @@ def spark() -> Iterator[SparkSession]:
         master="local[2]",
         config={
             "spark.ui.enabled": False,
+            "spark.python.daemon.module": "tests.python_daemon",
             "spark.sql.shuffle.partitions": 2,
             "spark.sql.session.timeZone": "UTC",
         },
