@@ -34,7 +34,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 
 from tidemill.common.clock import SystemClock
 from tidemill.common.fault_points import fault_point
-from tidemill.errors import SourceError
+from tidemill.errors import DamagedRecordError, SourceError
 from tidemill.kafka.clients.errors import (
     ConnectionErrors,
     is_final,
@@ -103,6 +103,8 @@ class KafkaSession:
         self._next: Positions = {}
         self._gathered: dict[TopicPartition, list[Message]] = {}
         self._bytes = 0
+        # A message that cannot be read. Those before it are stored first: the next run will not come further.
+        self._damage: DamagedRecordError | None = None
         self._committed: Positions = {}
         self._topic_ids: dict[str, str] = {}
         # Grows when partitions come or go.
@@ -118,6 +120,8 @@ class KafkaSession:
                 if self._gathered or self._clock.now_ms() >= self._looked_ms + LOOK_MS:
                     self._require_same_topics()
                 self._store()
+                if self._damage is not None:
+                    raise self._damage
         except Exception as error:
             if not self._is_closing.is_set():
                 self._receiver.on_ended(f"it cannot read from Kafka: {error}", error)
@@ -234,7 +238,12 @@ class KafkaSession:
         self._bytes = 0
         self._take(self._consume(1, POLL_S))
         until_ms = self._clock.now_ms() + GATHER_MS
-        while self._gathered and self._bytes < BLOCK_BYTES and not self._is_closing.is_set():
+        while (
+            self._gathered
+            and self._damage is None
+            and self._bytes < BLOCK_BYTES
+            and not self._is_closing.is_set()
+        ):
             left_ms = until_ms - self._clock.now_ms()
             if left_ms <= 0:
                 return
@@ -270,6 +279,8 @@ class KafkaSession:
         for message in messages:
             if (error := message.error()) is not None:
                 self._on_message_error(error, message)
+                if self._damage is not None:
+                    return  # what follows is not stored before it
                 continue
             part = TopicPartition(message.topic(), message.partition())
             # Others have the partition by now, or have stored the message before.
@@ -295,7 +306,8 @@ class KafkaSession:
             raise refused(self._errors.servers, error)
         if is_unreadable(error):
             where = TopicPartition(message.topic(), message.partition())
-            raise unreadable(where, max(message.offset(), self._next.get(where, 0)), error)
+            self._damage = unreadable(where, max(message.offset(), self._next.get(where, 0)), error)
+            return
         if error.code() in _GONE or error.fatal():
             raise SourceError(f"reading {message.topic()} failed: {error.str()}", "kafka")
         if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
