@@ -134,7 +134,10 @@ hook._stop = stop
     )
     assert lines == ["stopped"]
     assert code == 128 + signal.SIGINT
-    assert "Traceback" not in errors
+    assert errors.splitlines() == [
+        "tidemill: the program is ending already; press again to stop now",
+        "tidemill: stopping now",
+    ]
 
 
 def test_a_forked_process_leaves_the_stream_of_its_parent_alone() -> None:

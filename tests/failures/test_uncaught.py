@@ -64,6 +64,7 @@ def test_what_our_frames_call_of_pythons_library_is_not_shown(
     ours = tmp_path / "ours.py"
     ours.write_text(
         "import contextlib\n"
+        "from concurrent.futures import ThreadPoolExecutor\n"
         "@contextlib.contextmanager\n"
         "def renamed():\n"
         "    try:\n"
@@ -73,13 +74,17 @@ def test_what_our_frames_call_of_pythons_library_is_not_shown(
         "def start():\n"
         "    with renamed():\n"
         "        raise KeyError\n"
+        "def start_in_thread():\n"
+        "    with ThreadPoolExecutor() as threads:\n"
+        "        return threads.submit(start).result()\n"
     )
     names: dict[str, Any] = {"error": UsageError("write it in another way")}
     exec(compile(ours.read_text(), str(ours), "exec"), names)
-    lines = shown(names["start"], capsys)
-    assert not any("contextlib" in line for line in lines), lines
-    assert [line for line in lines if "test_uncaught.py" in line]
-    assert lines[-1] == "tidemill.errors.UsageError: write it in another way"
+    for start in ("start", "start_in_thread"):
+        lines = shown(names[start], capsys)
+        assert not any("contextlib" in line or "concurrent" in line for line in lines), lines
+        assert [line for line in lines if "test_uncaught.py" in line]
+        assert lines[-1] == "tidemill.errors.UsageError: write it in another way"
 
 
 def test_errors_of_others_are_printed_as_ever(

@@ -88,6 +88,31 @@ def test_stop_delivers_what_was_posted() -> None:
     assert listener.seen == [1, 2]
 
 
+def test_stop_does_not_wait_for_a_listener_that_waits_for_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    stopped, begun, heard = threading.Event(), threading.Event(), threading.Event()
+    in_time: list[bool] = []
+
+    class Waiting(StreamingListener):
+        def onStreamingStarted(self, streamingStarted: Any) -> None:
+            begun.set()
+            in_time.append(stopped.wait(8))
+            heard.set()
+
+    bus = ListenerBus("test")
+    bus.add_listener(Waiting())
+    bus.start()
+    bus.post(StreamingStarted(1))
+    bus.post(StreamingStarted(2))
+    assert begun.wait(DEADLINE_S)
+    bus.stop()
+    stopped.set()
+    assert heard.wait(DEADLINE_S)
+    assert in_time == [True]
+    assert "a listener is still busy" in caplog.text
+
+
 def test_events_wait_for_a_slow_listener_up_to_a_limit_and_the_log_counts_the_others(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

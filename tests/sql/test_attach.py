@@ -182,6 +182,22 @@ def test_a_stream_from_before_is_refused_at_start(other_session: SparkSession) -
         before.writeStream.format("noop").start()
 
 
+def test_a_stream_of_sql_is_named_with_the_way_to_have_it(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    spark.range(3).write.parquet(str(tmp_path / "t"))
+    spark.sql(f"CREATE TABLE of_sql USING parquet LOCATION '{tmp_path}/t'")
+    try:
+        from_sql = spark.sql("SELECT id FROM STREAM of_sql")
+        with pytest.raises(UsageError, match=r"FROM STREAM in SQL.*readStream\.table"):
+            from_sql.writeStream.format("noop").start()
+        spark.readStream.table("of_sql").createOrReplaceTempView("view_of_sql")
+        assert spark.sql("SELECT id FROM STREAM view_of_sql").count() == 3
+    finally:
+        spark.sql("DROP TABLE of_sql")
+        spark.catalog.dropTempView("view_of_sql")
+
+
 def test_a_batch_dataframe_has_no_write_stream(spark: SparkSession) -> None:
     with pytest.raises(AnalysisException, match="WRITE_STREAM_NOT_ALLOWED"):
         _ = spark.range(3).writeStream

@@ -499,7 +499,8 @@ def test_a_function_that_raises_ends_the_query_until_it_is_repaired(place: Place
         "ValueError: invalid literal for int() with base 10: 'x'\n\nBatch 0 failed on the" in text
     )
     assert text.splitlines()[-3] == (
-        f"Query 'parsing' [id = {query.id}, runId = {query.runId}] ended with this error."
+        f"Query 'parsing' [id = {query.id}, runId = {query.runId}] ended with this error "
+        "(STREAM_FAILED, PYTHON_EXCEPTION)."
     )
     assert str(query.exception()) == text
     assert not query.isActive

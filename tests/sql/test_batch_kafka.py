@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from tests.kafka.broker import KafkaBroker
 
@@ -132,6 +133,26 @@ def test_a_batch_is_written(
     assert refused.value.getCondition() == "_LEGACY_ERROR_TEMP_3080"
     with pytest.raises(Exception, match="is for streams"):
         rows.write.format("kafka").options(**servers, exactlyOnce=True).save()
+
+
+def test_a_batch_is_joined_with_a_stream(
+    spark: SparkSession, broker: KafkaBroker, topic: str, read: Callable[..., DataFrame]
+) -> None:
+    stream = spark.readStream.format("kafka").option("subscribe", topic)
+    stream = stream.option("kafka.bootstrap.servers", broker.address)
+    rows = stream.option("startingOffsets", "earliest").load().select("value", "partition")
+    table = read(subscribe=topic).select("value", F.col("offset").alias("found"))
+    joined = rows.join(table, "value", "left").groupBy("partition").agg(F.sum("found").alias("sum"))
+    name = f"joined_{topic.replace('-', '_')}"
+    writer = joined.writeStream.outputMode("complete").format("memory").queryName(name)
+    query = writer.start()
+    try:
+        query.processAllAvailable()
+        broker.send(topic, ["1", "99"])
+        query.processAllAvailable()
+        assert sorted(map(tuple, spark.table(name).collect())) == [(0, 11), (1, 10)]
+    finally:
+        query.stop()
 
 
 def test_other_formats_stay_sparks(

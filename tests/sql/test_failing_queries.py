@@ -97,6 +97,24 @@ def pieces(batches: Iterator[Any]) -> Iterator[Any]:
         yield batch["no such column"]
 
 
+def group(value: int) -> int:
+    failed = []
+    for _ in range(3):
+        try:
+            price(3)
+        except ZeroDivisionError as error:
+            failed.append(error)
+    raise ExceptionGroup("no prices", failed)
+
+
+def save_group(df: DataFrame, batch_id: int) -> None:
+    group(3)
+
+
+def typo(value: int) -> int:
+    return int(eval("1 +* 2"))  # noqa: S307
+
+
 FAILING: dict[str, tuple[Callable[..., DataFrame], Callable[..., Any], str, str]] = {
     "a function of a column": (
         lambda spark, folder: prices(rows(spark)),
@@ -109,6 +127,24 @@ FAILING: dict[str, tuple[Callable[..., DataFrame], Callable[..., Any], str, str]
         to_noop,
         "in nested",
         "LookupError: no price for",
+    ),
+    "a group of errors": (
+        lambda spark, folder: rows(spark).select(sql.udf(group, "long")("value")),
+        to_noop,
+        "in group",
+        "ExceptionGroup: no prices (3 sub-exceptions)",
+    ),
+    "a group of errors on the driver": (
+        lambda spark, folder: rows(spark),
+        to_batches(save_group),
+        "in group",
+        "ExceptionGroup: no prices (3 sub-exceptions)",
+    ),
+    "code that is not Python": (
+        lambda spark, folder: rows(spark).select(sql.udf(typo, "long")("value")),
+        to_noop,
+        "in typo",
+        "SyntaxError: invalid syntax",
     ),
     "a function on pandas": (
         lambda spark, folder: rows(spark).mapInPandas(pieces, "value long"),

@@ -189,8 +189,9 @@ def test_an_error_is_raised_with_the_users_traceback_first(faked: Faked) -> None
     text = str(raised.value)
     assert text.startswith("Traceback ...\nZeroDivisionError\n\nbatch 3 failed")
     which, cure, log = text.splitlines()[-3:]
-    assert (
-        which == f"Query 'totals' [id = {query.id}, runId = {query.runId}] ended with this error."
+    assert which == (
+        f"Query 'totals' [id = {query.id}, runId = {query.runId}] ended with this error "
+        "(STREAM_FAILED)."
     )
     assert cure == "It has no checkpointLocation: started again, it begins anew."
     assert log.startswith("The whole trace is in ")

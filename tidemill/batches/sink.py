@@ -8,7 +8,8 @@ between two commits the batch runs again, and only the sinks that lack it are as
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -123,6 +124,17 @@ class Sink(ABC):
         A sink that does update mode returns them in the order of their batches.
         """
         return None
+
+    def kept_as(self) -> str:
+        """Return what keeps rows with less than all of their values, such as ``csv files``: empty strings may
+        come back as nulls. Empty if :meth:`table` gives every row as it was.
+        """
+        return ""
+
+    @contextmanager
+    def read_back(self, rows: DataFrame) -> Iterator[DataFrame]:
+        """Give the rows as :meth:`table` would, if the sink had got them, inside the ``with`` block."""
+        yield rows
 
     def stop(self) -> None:
         """Give back what :meth:`start` took. Idempotent; also called on a sink that never started."""

@@ -142,8 +142,10 @@ class _ProcessSignals:
             tell_terminal(f"stopping now{self._what_follows()}")
             os._exit(128 + number)
         self.received = number
-        if is_ending:
-            return  # by itself, and it is stopping its streams
+        if is_ending:  # by itself, and it is stopping its streams
+            again = "press" if number == signal.SIGINT else "signal"
+            tell_terminal(f"the program is ending already; {again} again to stop now")
+            return
         ending = KeyboardInterrupt() if number == signal.SIGINT else SystemExit(128 + number)
         vars(ending)[_SIGNAL] = number
         raise ending
@@ -199,7 +201,7 @@ def tell_waiting(what: Sequence[str], number: int | None) -> None:
     ``number`` is the signal that has ended the program, or None.
     """
     if what:
-        known = {None: "press Ctrl-C", int(signal.SIGINT): "press again"}
+        known = {None: "press Ctrl-C twice", int(signal.SIGINT): "press again"}
         again = known.get(number, "signal again")
         tell_terminal(f"finishing {', '.join(what)}; {again} to stop now")
 

@@ -14,7 +14,10 @@ from tidemill.errors import FailureReport, TidemillError
 
 ExceptHook = Callable[[type[BaseException], BaseException, TracebackType | None], object]
 
-_STANDARD_LIBRARY = sysconfig.get_paths()["stdlib"]
+_STANDARD_LIBRARY = sysconfig.get_paths()["stdlib"] + os.sep
+_INSTALLED = os.path.join(
+    _STANDARD_LIBRARY, "site-packages", ""
+)  # where Python is not a virtual one
 
 _is_plumbing: Callable[[str], bool] | None = None
 
@@ -56,10 +59,14 @@ def _frames_of_the_program(
     for frame in traceback.extract_tb(trace):
         if is_plumbing(frame.filename):
             in_plumbing = True
-        elif not (in_plumbing and os.path.dirname(frame.filename) == _STANDARD_LIBRARY):
+        elif not (in_plumbing and _is_of_standard_library(frame.filename)):
             in_plumbing = False
             kept.append(frame)
     return kept
+
+
+def _is_of_standard_library(file: str) -> bool:
+    return file.startswith(_STANDARD_LIBRARY) and not file.startswith(_INSTALLED)
 
 
 def _excepthook(

@@ -44,6 +44,8 @@ _OF_THE_PRODUCER = (
     KafkaError.UNKNOWN_PRODUCER_ID,
     KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER,
 )
+_QUEUE_KBYTES = "queue.buffering.max.kbytes"
+_MOST_KBYTES = 2**31 - 1
 # What a program may change.
 _DEFAULTS = {
     "partitioner": "murmur2_random",  # a key goes to the same partition as from Kafka's Java clients
@@ -52,8 +54,17 @@ _DEFAULTS = {
     "delivery.timeout.ms": "120000",
     "retry.backoff.ms": "10",  # after a transaction, librdkafka waits that long before the next
     "queue.buffering.max.messages": "500000",
-    "queue.buffering.max.kbytes": "65536",
+    _QUEUE_KBYTES: "65536",
 }
+
+
+def _large_enough(settings: Mapping[str, str]) -> dict[str, str]:
+    """Return the size of a queue that has room for the largest message that may be sent."""
+    largest = settings.get("message.max.bytes", "").strip()
+    if not largest.isdigit():
+        return {}  # the default is small, and what is no number is refused by librdkafka
+    kbytes = max(int(_DEFAULTS[_QUEUE_KBYTES]), 2 * int(largest) // 1024)
+    return {_QUEUE_KBYTES: str(min(kbytes, _MOST_KBYTES))}
 
 
 @contextmanager
@@ -83,7 +94,7 @@ class MessageProducer:
         self._errors = ConnectionErrors(settings[BOOTSTRAP_SERVERS])
         self.waiting = Waiting(owner, self._errors, patience_s)
         self._failed: tuple[KafkaError, str, int] | None = None
-        self._settings = {**_DEFAULTS, **settings}
+        self._settings = {**_DEFAULTS, **_large_enough(settings), **settings}
         self.client: Any = made(
             Producer,
             {
@@ -136,6 +147,8 @@ class MessageProducer:
                         produce(to, value, key, where, headers=_all_headers(headers, header, to))
                     break
                 except BufferError:
+                    if not len(self.client):  # nothing will make room for it
+                        raise self._larger_than_the_queue(to, key, value) from None
                     self.client.poll(FULL_QUEUE_S)
                     self.raise_failed()
                 except KafkaException as error:
@@ -144,6 +157,18 @@ class MessageProducer:
                     raise self._reason(error.args[0], to, len(value or b"")) from None
         self.client.poll(0)
         self.raise_failed()
+
+    def _larger_than_the_queue(
+        self, topic: str, key: bytes | None, value: bytes | None
+    ) -> SinkError:
+        size = len(key or b"") + len(value or b"")
+        kbytes = self._settings[_QUEUE_KBYTES]
+        return SinkError(
+            f"{self._owner} has a message with a key and a value of {size} bytes for topic {topic}, more "
+            f"than the producer keeps at once, {kbytes} KiB: leave out the option kafka.buffer.memory "
+            "(queue.buffering.max.kbytes), or raise it",
+            "kafka",
+        )
 
     def _where(self, topic: str | None, partition: int | None) -> int:
         """Return the partition for a message, -1 for any, and make sure that there is such a place."""

@@ -14,6 +14,7 @@ from tidemill.progress.events import StreamEvent
 
 CAPACITY = 10_000
 REPORT_EVERY_MS = 60_000
+PATIENCE_S = 1.0
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +39,7 @@ class ListenerBus:
         self._direct: tuple[Any, ...] = ()
         self._lock = threading.Lock()
         self._undelivered = 0
+        self._deliveries = 0
         self._delivered = threading.Condition(self._lock)
         self._dropped = 0
         self._reported_dropped = 0
@@ -96,13 +98,31 @@ class ListenerBus:
             return self._delivered.wait_for(lambda: self._undelivered == 0, timeout_s)
 
     def stop(self, timeout_s: float = 10.0) -> None:
-        """Deliver all waiting events, within ``timeout_s``, and end the thread."""
-        if not self._loop.is_current_thread():
-            self.wait_until_empty(timeout_s)
-        if not self._loop.stop(timeout_s):
-            logger.warning("%s: a listener is still busy after %s s", self._loop.name, timeout_s)
+        """Deliver all waiting events, within ``timeout_s``, and end the thread.
+
+        Not when a listener is busy with one event for longer than ``PATIENCE_S``: it may be waiting for the
+        very thread that stops the bus.
+        """
+        is_stuck = not self._loop.is_current_thread() and self._waits_in_vain(timeout_s)
+        if not self._loop.stop(0 if is_stuck else PATIENCE_S):
+            logger.warning(
+                "%s: a listener is still busy, and is not waited for any longer", self._loop.name
+            )
         if self._dropped > self._reported_dropped:
             logger.warning("%s: listeners have missed %d events", self._loop.name, self._dropped)
+
+    def _waits_in_vain(self, timeout_s: float) -> bool:
+        """Wait until all events are delivered. Return True if a listener is busy with one for too long."""
+        left_s = timeout_s
+        with self._delivered:
+            while left_s > 0:
+                before = self._deliveries
+                if self._delivered.wait_for(lambda: self._undelivered == 0, PATIENCE_S):
+                    return False
+                if self._deliveries == before:
+                    return True
+                left_s -= PATIENCE_S
+        return False
 
     def _deliver(self, event: StreamEvent) -> None:
         try:
@@ -110,6 +130,7 @@ class ListenerBus:
         finally:
             with self._delivered:
                 self._undelivered -= 1
+                self._deliveries += 1
                 self._delivered.notify_all()
 
     def _tell(self, listeners: tuple[Any, ...], event: StreamEvent) -> None:

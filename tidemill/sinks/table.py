@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
@@ -127,6 +128,14 @@ class TableSink(Sink):
         if not all(name.lower() in names for name in self._query_columns):
             return None
         return table.select(*map(quoted, self._query_columns))
+
+    def kept_as(self) -> str:
+        return self._started().kept_as()
+
+    @contextmanager
+    def read_back(self, rows: DataFrame) -> Iterator[DataFrame]:
+        with self._started().read_back(rows) as kept:
+            yield kept
 
     def _started(self) -> FileSink:
         if self._files is None:

@@ -137,7 +137,8 @@ class QueryFailedError(_ConditionedError, StreamingQueryException, FailureReport
         closing: str = "",
     ) -> None:
         named = f"Query {query_name!r}" if query_name else "Query"
-        which = f"{named} [id = {query_id}, runId = {run_id}] ended with this error."
+        conditions = ", ".join(["STREAM_FAILED", *filter(None, [_condition_of(cause)])])
+        which = f"{named} [id = {query_id}, runId = {run_id}] ended with this error ({conditions})."
         # After the sentence about the batch comes that about the query.
         between = "\n" if "\n\n" in text else "\n\n"
         self._say(f"{text.rstrip()}{between}{which}\n{closing}".rstrip())
@@ -162,6 +163,12 @@ class QueryFailedError(_ConditionedError, StreamingQueryException, FailureReport
         from tidemill.spark.errors.conditions import captured
 
         return captured(self.cause)
+
+
+def _condition_of(cause: BaseException) -> str | None:
+    from tidemill.spark.errors.conditions import condition_of
+
+    return condition_of(cause)
 
 
 @contextmanager

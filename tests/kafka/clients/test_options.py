@@ -30,6 +30,9 @@ def test_options_of_a_reader_lose_their_prefix() -> None:
         ({"receive.buffer.bytes": "4096"}, {"socket.receive.buffer.bytes": "4096"}),
         ({"security.protocol": "SASL_SSL"}, {"security.protocol": "SASL_SSL"}),
         ({"max.poll.records": "500", "default.api.timeout.ms": "60000"}, {}),
+        ({"receive.buffer.bytes": "-1"}, {"socket.receive.buffer.bytes": "0"}),
+        ({"isolation.level": " read_committed "}, {"isolation.level": "read_committed"}),
+        ({"sasl.login.refresh.window.factor": "0.8", "metadata.max.idle.ms": "1"}, {}),
         ({"buffer.memory": "2048000"}, {"queue.buffering.max.kbytes": "2000"}),
     ],
 )
@@ -40,6 +43,14 @@ def test_names_that_librdkafka_spells_otherwise(
     assert found == librdkafka
     if "queue.buffering.max.kbytes" not in found:  # a setting of producers
         Consumer({**found, "group.id": "g", "security.protocol": "plaintext"})
+
+
+def test_how_long_a_message_may_take_wins_over_how_long_a_call_may() -> None:
+    both = {"delivery.timeout.ms": "9", "max.block.ms": "5"}
+    for names in (list(both), reversed(both)):
+        assert translated({name: both[name] for name in names}, "x") == {"delivery.timeout.ms": "9"}
+    assert translated({"max.block.ms": "5"}, "x") == {"delivery.timeout.ms": "5"}
+    assert translated({"compression.gzip.level": "5"}, "x") == {"compression.level": "5"}
 
 
 @pytest.mark.parametrize(
@@ -74,6 +85,9 @@ def test_a_login(jaas: str, user: str, password: str) -> None:
         ({"value.deserializer": "x"}, "DataFrame operations"),
         ({"auto.offset.reset": "latest"}, "startingOffsets"),
         ({"sasl.kerberos.service.name": "kafka"}, "Kerberos"),
+        ({"ssl.enabled.protocols": "TLSv1.2"}, "newest version"),
+        ({"partitioner.ignore.keys": "true"}, "column key"),
+        ({"buffer.memory": "much"}, "expected bytes"),
     ],
 )
 def test_what_has_no_counterpart_is_refused_by_name(settings: dict[str, str], message: str) -> None:

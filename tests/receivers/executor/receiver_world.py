@@ -101,7 +101,8 @@ class FakeDriver:
         self.errors.append(message)
 
     def wait_for_error(self, text: str) -> None:
-        wait_for(lambda: any(text in error for error in self.errors), text, SOON_S)
+        # Some receivers wait for a server first, and that may wait for the machine.
+        wait_for(lambda: any(text in error for error in self.errors), text)
 
 
 class Supervised:

@@ -158,6 +158,32 @@ def test_compression(broker: KafkaBroker, topic: Topics, writing: Any, codec: st
     assert sum(file.stat().st_size for file in described) < 50 * 4000 / 4
 
 
+@pytest.mark.parametrize("once", ["false", "true"])
+def test_a_message_that_is_larger_than_the_queue_of_the_producer(
+    broker: KafkaBroker, topic: Topics, writing: Any, once: str
+) -> None:
+    name = topic(max_message_bytes="90000000")
+    options = {"topic": name, "exactlyOnce": once, "kafka.max.request.size": "90000000"}
+    it = writing(**options, **{"kafka.buffer.memory": "1048576"})
+    it.columns = ["repeat('x', n) AS value"]
+    sentence = (
+        f"a value of 2000000 bytes for topic {name}, more than the producer keeps at once, 1024"
+    )
+    with pytest.raises(Exception, match=sentence), it:
+        it.add(2_000_000)
+
+
+def test_a_message_that_is_larger_than_the_queue_would_be_by_default(
+    broker: KafkaBroker, topic: Topics, writing: Any
+) -> None:
+    name = topic(max_message_bytes="90000000")
+    it = writing(topic=name, **{"kafka.max.request.size": "90000000"})
+    it.columns = ["repeat('x', n) AS value"]
+    with it:
+        it.add(70_000_000)
+    assert broker.latest(name) == 1
+
+
 def test_mistakes_are_one_sentence(broker: KafkaBroker, topic: Topics, writing: Any) -> None:
     name = topic()
     cases: list[tuple[dict[str, str], str]] = [

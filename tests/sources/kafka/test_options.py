@@ -30,7 +30,8 @@ def test_a_place() -> None:
     part = TopicPartition("t", 0)
     assert read(startingOffsets='{"t": {"0": -2}}').starting == Place(offsets={part: EARLIEST})
     assert read(startingOffsetsByTimestamp='{"t": {"0": 7}}').starting == Place(times_ms={part: 7})
-    latest = {"startingOffsetsByTimestampStrategy": "latest"}
+    assert read(startingOffsets=" Earliest ").starting == Place(everywhere=EARLIEST)
+    latest = {"startingOffsetsByTimestampStrategy": "LATEST"}
     assert read(startingTimestamp="9", **latest).starting == Place(time_ms=9, or_latest=True)
     both = {"startingTimestamp": "9", "startingOffsets": "earliest"}
     assert read(**both).starting == Place(time_ms=9)

@@ -54,7 +54,7 @@ from tidemill.spark.compiler.stream_leaves import (
     is_fetch,
     template_file,
 )
-from tidemill.spark.session.settings import lasting_plan_settings
+from tidemill.spark.session.settings import EXCLUDED_RULES, lasting_plan_settings
 from tidemill.tasks.batch_context import BatchContext
 from tidemill.tasks.state_layout import KeptFunction, StateLayout
 from tidemill.testing import MemoryStream
@@ -103,6 +103,17 @@ def lasting_session(c: Catalyst) -> Any:
     for key, value in lasting_plan_settings(2, 2).items():
         jsession.conf().set(key, value)
     return jsession
+
+
+def test_spark_warns_of_no_setting_that_every_query_has(spark: SparkSession) -> None:
+    jvm: Any = spark._jvm
+    known = getattr(jvm.org.apache.spark.sql.internal, "SQLConf$")
+    deprecated = getattr(known, "MODULE$").deprecatedSQLConfigs()
+    assert deprecated.contains("spark.sql.optimizer.metadataOnly")
+    settings = lasting_plan_settings(2, 2)
+    assert not [key for key in settings if deprecated.contains(key)]
+    for rule in settings[EXCLUDED_RULES].split(","):
+        assert jvm.org.apache.spark.util.Utils.classIsLoadable(rule), rule
 
 
 # -- trees -------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemill.spark.errors.failures import MOST_LINES, user_traceback
+from tidemill.spark.errors.failures import MOST_LINES, headline, user_traceback
 from tidemill.spark.errors.user_frames import LONGEST_LINE, short_traceback
 
 HEADER = "Traceback (most recent call last):\n"
@@ -70,6 +70,51 @@ def test_a_traceback_without_the_users_frames_is_its_message() -> None:
     frame = '  File "/x/site-packages/pyspark/worker.py", line 1, in g\n    h()\n'
     text = f"{HEADER}{frame}pyspark.errors.Bad: x\n"
     assert short_traceback(text, 9) == "Bad: x"
+
+
+def fail_at(line: int) -> None:
+    exec(compile("\n" * (line - 1) + "int('x')", "/home/me/app.py", "exec"))
+
+
+def group_of(*errors: Exception) -> ExceptionGroup[Exception]:
+    raised = []
+    for number, error in enumerate(errors):
+        try:
+            fail_at(number + 1)
+        except ValueError as failed:
+            raised.append(failed if error is None else error)
+    return ExceptionGroup("two of them", raised)
+
+
+def test_a_group_of_errors_shows_its_message_and_one_of_its_errors() -> None:
+    try:
+        raise group_of(*[None] * 3)  # type: ignore[list-item]
+    except ExceptionGroup as error:
+        text = user_traceback(error)
+    lines = text.splitlines()
+    assert len(lines) <= MOST_LINES
+    assert lines[0] == HEADER.rstrip()
+    assert "ExceptionGroup: two of them (3 sub-exceptions)" in lines
+    assert "Exception of the group, number 3:" in lines
+    assert '  File "/home/me/app.py", line 3, in <module>' in lines
+    assert lines[-1] == headline(text) == "ValueError: invalid literal for int() with base 10: 'x'"
+    assert not [line for line in lines if "|" in line or "+-" in line]
+
+
+def test_errors_of_a_group_that_were_never_raised_and_groups_of_groups() -> None:
+    try:
+        raise group_of(KeyError("a | b"), group_of(OSError("inner")))
+    except ExceptionGroup as error:
+        lines = user_traceback(error).splitlines()
+    assert [line for line in lines if line.startswith(("Exc", "Key", "OS"))] == [
+        "ExceptionGroup: two of them (2 sub-exceptions)",
+        "Exception of the group, number 1:",
+        "KeyError: 'a | b'",
+        "Exception of the group, number 2:",
+        "ExceptionGroup: two of them (1 sub-exception)",
+        "Exception of the group, number 1:",
+        "OSError: inner",
+    ]
 
 
 def test_an_error_that_was_raised_nowhere_is_its_message() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -69,11 +70,21 @@ def test_what_others_have_left_is_replaced(sc: SparkContext, tmp_path: Path) -> 
 def test_nothing_is_deleted_that_is_not_text_of_spark(sc: SparkContext, tmp_path: Path) -> None:
     target = tmp_path / "out"
     target.mkdir()
-    (target / "orders.db").write_text("precious")
-    with pytest.raises(SinkError, match=r"has orders\.db in it"):
-        save_text(sc.parallelize([1], 1), str(target), {"batch": 1})
-    assert [path.name for path in target.iterdir()] == ["orders.db"]
-    (target / "orders.db").unlink()
+    (target / "part-00000.gz").write_bytes(b"")
+
+    def refuse(name: str) -> None:
+        with pytest.raises(SinkError, match=f"has {re.escape(name)} in it"):
+            save_text(sc.parallelize([1], 1), str(target), {"batch": 1})
+        assert sorted(path.name for path in target.iterdir()) == sorted(["part-00000.gz", name])
+        assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+    for name in ("orders.db", "part-notes.txt", "part-1", "part-00000-mine.csv", "partial.csv"):
+        (target / name).write_text("precious")
+        refuse(name)
+        (target / name).unlink()
+    (target / "part-00001").mkdir()
+    refuse("part-00001")
+    (target / "part-00001").rmdir()
     save_text(sc.parallelize([1], 1), str(target), {"batch": 1})
     assert rows(target) == ["1"]
     assert [path.name for path in tmp_path.iterdir()] == ["out"]

@@ -77,7 +77,7 @@ def test_a_program_that_ends_by_itself_processes_what_has_arrived(
     end(spark, None, query)
     assert query.asked == [("stop", True, 60.0)]
     assert capfd.readouterr().err == (
-        "tidemill: finishing what has arrived for the query 'prices'; press Ctrl-C to stop now\n"
+        "tidemill: finishing what has arrived for the query 'prices'; press Ctrl-C twice to stop now\n"
     )
 
 

@@ -4,6 +4,7 @@ import json
 import shutil
 import socket
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,6 @@ def orders() -> Iterator[MemoryStream]:
 
 
 def order(id: int, name: str = "a", amount: float = 0.1, second: int = 0) -> Row:
-    from datetime import UTC, datetime
-
     return Row(id=id, name=name, amount=amount, at=datetime.fromtimestamp(second, UTC))
 
 
@@ -254,6 +253,68 @@ def test_files_are_read_back(world: Callable[..., Written]) -> None:
     assert written.feed(order(0))
     assert written.feed(order(1), order(2))
     assert written.query.verify().rows == 2
+
+
+def files_in(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+NASTY = ["", None, " a ", "01", "1.0", "x/y", "null", "2026-01-01", 'a"b,c']
+
+
+@pytest.mark.parametrize(
+    ("format", "partition_by", "options"),
+    [
+        ("csv", ("NAME",), {}),
+        ("csv", (), {"header": "true"}),
+        ("json", ("name",), {}),
+        ("json", ("at",), {}),
+        ("parquet", ("name",), {}),
+    ],
+)
+def test_files_are_compared_with_what_such_files_keep_of_a_row(
+    spark: SparkSession,
+    tmp_path: Path,
+    format: str,
+    partition_by: tuple[str, ...],
+    options: dict[str, str],
+) -> None:
+    """CSV has no empty strings, no spaces around them and no microseconds, a folder no empty name."""
+    stream = MemoryStream("id long, name string, at timestamp, last int", keep=True)
+    out = tmp_path / "out"
+    writer = spark.readStream.format(stream.name).load().writeStream.format(format)
+    writer = writer.partitionBy(*partition_by).options(**options)
+    query = writer.option("checkpointLocation", str(tmp_path / "c")).start(str(out))
+    with stopped_at_end(query):
+        at = datetime(2026, 1, 1, 0, 0, 0, 123456, UTC)
+        stream.add([(n, name, at, n) for n, name in enumerate(NASTY)])
+        query.processAllAvailable()
+        before = files_in(out)
+        outcome = query.verify()
+        assert outcome, str(outcome)
+        assert outcome.rows == len(NASTY)
+        assert "files keep them" in str(outcome) or "partitions keep them" in str(outcome)
+        assert files_in(out) == before
+        next(out.rglob("part-*")).unlink()
+        with pytest.raises(UnsupportedError):
+            query.verify()
+    stream.close()
+
+
+def test_windows_that_are_written_as_csv_and_those_that_are_open_are_the_batch(
+    world: Callable[..., Written],
+) -> None:
+    written = world(lambda df: by_window(df).select("name", "count", "window.end"))
+    written.start("csv")
+    assert written.feed(order(1, "", second=1), order(2, " b", second=2))
+    outcome = written.feed(order(3, second=40), order(4, "", second=45))
+    assert outcome, str(outcome)
+    written.feed()
+    data = [file for file in (written.folder / "out").glob("part-*") if file.read_text()]
+    data[0].write_text(data[0].read_text().replace(",1,", ",2,"))
+    for checksum in (written.folder / "out").glob(".part-*"):
+        checksum.unlink()
+    assert not written.query.verify()
 
 
 def test_a_sink_that_somebody_has_changed_is_noticed(world: Callable[..., Written]) -> None:

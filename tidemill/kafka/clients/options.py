@@ -28,7 +28,9 @@ _RENAMED = {
     "send.buffer.bytes": "socket.send.buffer.bytes",
     "max.request.size": "message.max.bytes",
     "request.timeout.ms": "socket.timeout.ms",
-    "max.block.ms": "delivery.timeout.ms",
+    "compression.gzip.level": "compression.level",
+    "compression.lz4.level": "compression.level",
+    "compression.zstd.level": "compression.level",
     "metadata.max.age.ms": "topic.metadata.refresh.interval.ms",
 }
 
@@ -51,6 +53,12 @@ _REFUSED = {
     "sasl.login.callback.handler.class": "Java classes cannot be loaded",
     "sasl.client.callback.handler.class": "Java classes cannot be loaded",
     "security.providers": "Java classes cannot be loaded",
+    "sasl.login.class": "Java classes cannot be loaded",
+    "ssl.engine.factory.class": "Java classes cannot be loaded",
+    "ssl.enabled.protocols": "librdkafka takes the newest version that both sides have",
+    "partitioner.ignore.keys": "leave out the column key, or write a column partition",
+    "config.providers": "Java classes cannot be loaded: read the secret in the program",
+    "transaction.two.phase.commit.enable": "librdkafka has no two-phase commit",
     "metric.reporters": "Java classes cannot be loaded",
 }
 # What librdkafka has no need of. Leaving it out changes neither rows nor security.
@@ -64,8 +72,22 @@ _NO_EFFECT = frozenset(
         "metrics.recording.level",
         "metrics.sample.window.ms",
         "socket.connection.setup.timeout.max.ms",
+        "metadata.max.idle.ms",
+        "partitioner.adaptive.partitioning.enable",
+        "partitioner.availability.timeout.ms",
+        "sasl.login.connect.timeout.ms",
+        "sasl.login.read.timeout.ms",
+        "sasl.login.refresh.buffer.seconds",
+        "sasl.login.refresh.min.period.seconds",
+        "sasl.login.refresh.window.factor",
+        "sasl.login.refresh.window.jitter",
+        "sasl.login.retry.backoff.max.ms",
+        "sasl.login.retry.backoff.ms",
+        "throw.on.fetch.stable.offset.unsupported",
     }
 )
+# Sizes of which Java has -1 for what the operating system likes.
+_SYSTEM_DEFAULT = ("receive.buffer.bytes", "send.buffer.bytes")
 _PEM_ONLY = ("ssl.truststore.type", "ssl.keystore.type")
 _MODULE = re.compile(r"\s*([\w.$]+)\s+(?:required|requisite|sufficient|optional)\b(.*?);?\s*", re.S)
 _FIELD = re.compile(r"""(\w+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([^\s;"']+))""")
@@ -78,7 +100,7 @@ _LOGIN_MODULES = {
 def client_settings(options: Mapping[str, str], owner: str) -> dict[str, str]:
     """Return librdkafka's settings for the ``kafka.*`` options of a reader or writer."""
     given = {
-        name[len(PREFIX) :].lower(): value
+        name[len(PREFIX) :].strip().lower(): value
         for name, value in options.items()
         if name.lower().startswith(PREFIX)
     }
@@ -97,6 +119,8 @@ def translated(settings: Mapping[str, str], owner: str, prefix: str = "") -> dic
     result: dict[str, str] = {}
     for name, value in settings.items():
         value = str(value)
+        if not name.endswith("password"):
+            value = value.strip()  # as Java does
         if name in _REFUSED:
             raise OptionError(
                 f"option {prefix}{name} of {owner} is not possible: {_REFUSED[name]}",
@@ -120,7 +144,16 @@ def translated(settings: Mapping[str, str], owner: str, prefix: str = "") -> dic
                 f"{prefix}ssl.keystore.location, and a password of the key with {prefix}ssl.key.password",
                 prefix + name,
             )
+        elif name == "max.block.ms":
+            # How long a message may take says more than how long Java's call may.
+            result.setdefault("delivery.timeout.ms", value)
+        elif name in _SYSTEM_DEFAULT and value == "-1":
+            result[_RENAMED[name]] = "0"
         elif name == "buffer.memory":
+            if not value.isdigit():
+                raise OptionError(
+                    f"option {prefix}{name} of {owner} is {value!r}: expected bytes", prefix + name
+                )
             result["queue.buffering.max.kbytes"] = str(max(1, int(value) // 1024))
         else:
             result[_RENAMED.get(name, name)] = value

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from pyspark.sql.types import StringType, StructType
+from pyspark.sql.types import (
+    BooleanType,
+    DateType,
+    DecimalType,
+    IntegralType,
+    StringType,
+    StructType,
+)
 
 from tidemill.batches.sink import BatchOutput, Sink, SinkRuntime
 from tidemill.checkpoint.leftovers import WRITTEN_FOLDERS
@@ -18,7 +26,7 @@ from tidemill.common.output_modes import APPEND
 from tidemill.errors import CheckpointError, IllegalStateError, OwnershipLostError, SinkError
 from tidemill.sinks.files.file_sink_options import FileSinkOptions
 from tidemill.sinks.files.manifest import FileManifest, ManifestFile, ManifestSettings
-from tidemill.sinks.files.staging import StagedBatch, remove_all_staging
+from tidemill.sinks.files.staging import COMPARED, STAGING, StagedBatch, remove_all_staging
 from tidemill.sinks.files.target_directory import TargetDirectory, open_target
 from tidemill.spark.files.file_formats import is_file_format
 from tidemill.spark.files.file_writer import SparkFileWriter
@@ -29,6 +37,12 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from tidemill.sinks.table_columns import TableColumns
+
+
+KEEP_EVERYTHING = ("parquet", "orc")
+"""The formats of which every value comes back as it was."""
+
+_KEPT_IN_NAMES = (IntegralType, DecimalType, DateType, BooleanType)
 
 
 class FileSink(Sink):
@@ -205,11 +219,46 @@ class FileSink(Sink):
 
     def table(self) -> DataFrame:
         """Return all committed rows, for verification."""
+        return self._read(self._target.uri, schema_of(self._started()))
+
+    def kept_as(self) -> str:
+        format = self._format.lower()
+        if format not in KEEP_EVERYTHING:
+            return f"{format} files"
+        # The name of a folder has no empty string, for example.
+        types = {f.name.lower(): f.dataType for f in schema_of(self._started()).fields}
+        partitions = (types[name.lower()] for name in self._partition_by if name.lower() in types)
+        return "" if all(isinstance(each, _KEPT_IN_NAMES) for each in partitions) else "partitions"
+
+    @contextmanager
+    def read_back(self, rows: DataFrame) -> Iterator[DataFrame]:
+        if not self.kept_as():
+            yield rows
+            return
         runtime = self._started()
+        folder = f"{STAGING}/{runtime.query_id}/{COMPARED}/{uuid.uuid4().hex[:8]}"
+        uri = f"{self._target.uri}/{folder}/files"
         schema = schema_of(runtime)
-        reader = runtime.session.read.format(self._format).schema(schema)
-        rows = reader.options(**self._options.for_spark).load(self._target.uri)
-        return rows.select(*map(quoted, schema.names))  # Spark puts partition columns last
+        try:
+            if self._columns is None:
+                self._writer.write(rows, uri)
+                yield self._read(uri, schema)
+            else:
+                self._writer.write(self._columns.fit(rows), uri)
+                yield self._read(uri, self._columns.schema).select(*map(quoted, schema.names))
+        finally:
+            self._target.delete_folder(folder)
+            self._target.delete_folder(folder.rpartition("/")[0], only_if_empty=True)
+            StagedBatch.remove_empty_folders(self._target, runtime.query_id)
+
+    def _read(self, uri: str, schema: StructType) -> DataFrame:
+        """Return the rows of files that were written with this schema."""
+        partitions = {name.lower() for name in self._partition_by}
+        # The files do not have these columns, and csv knows a column by its place.
+        fields = sorted(schema.fields, key=lambda field: field.name.lower() in partitions)
+        reader = self._started().session.read.format(self._format).schema(StructType(fields))
+        rows = reader.options(**self._options.for_spark).load(uri)
+        return rows.select(*map(quoted, schema.names))
 
     def _add_to_manifest(self, batch_id: int, files: Sequence[str]) -> None:
         listed = []

@@ -33,6 +33,8 @@ from tidemill.errors import DamagedCheckpointError
 from tidemill.sinks.files.target_directory import TargetDirectory
 
 STAGING = "_tidemill_staging"
+COMPARED = "compared"
+"""What ``query.verify()`` writes there in place of a batch, to read it as the sink is read."""
 BATCH_NUMBER = re.compile("[0-9]+")
 
 
@@ -127,6 +129,7 @@ class StagedBatch:
 
 def remove_all_staging(target: TargetDirectory, query_id: str, latest: int | None) -> None:
     """After a crash: undo what is not in the manifest, whose newest batch is ``latest``, forget what is."""
+    target.delete_folder(f"{STAGING}/{query_id}/{COMPARED}")
     for entry in target.list(f"{STAGING}/{query_id}"):
         if BATCH_NUMBER.fullmatch(entry.name):
             staged = StagedBatch(target, query_id, int(entry.name))

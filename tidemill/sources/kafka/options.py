@@ -202,9 +202,7 @@ def _pattern(text: str) -> re.Pattern[str]:
 
 def _place(options: Options, which: str, default: int) -> Place:
     """Read the three ways to say a place. As in Spark, one time wins over times, and times over offsets."""
-    strategy = options.read(
-        "startingOffsetsByTimestampStrategy", one_of("error", "latest"), "error"
-    )
+    strategy = options.read("startingOffsetsByTimestampStrategy", _strategy, "error")
     # Behind the last record a batch ends where the partition ends.
     or_latest = which == "ending" or strategy == "latest"
     if (time := options.read(f"{which}Timestamp", non_negative_int, None)) is not None:
@@ -215,9 +213,14 @@ def _place(options: Options, which: str, default: int) -> Place:
     return options.read(f"{which}Offsets", _offsets, Place(everywhere=default))
 
 
+def _strategy(text: str) -> str:
+    return one_of("error", "latest")(text.strip().lower())
+
+
 def _offsets(text: str) -> Place:
-    if text.lower() in ("earliest", "latest"):
-        return Place(everywhere=EARLIEST if text.lower() == "earliest" else LATEST)
+    word = text.strip().lower()
+    if word in ("earliest", "latest"):
+        return Place(everywhere=EARLIEST if word == "earliest" else LATEST)
     try:
         offsets = parse_positions(text)
     except ValueError as error:

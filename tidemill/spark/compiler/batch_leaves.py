@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidemill.spark.compiler.catalyst import Catalyst, Node
 from tidemill.spark.compiler.stream_leaves import (
+    READ,
     FileRelations,
     LeafBuilder,
     SplitLeaf,
@@ -32,7 +33,7 @@ class BatchLeaves:
     ) -> Node:
         """Make a leaf of splits. ``read`` gives their Arrow batches, with the columns of the source."""
         builder = LeafBuilder(self._c, self._c.jsession, max(1, len(splits)))
-        return builder.build(placeholder, "", SplitLeaf(ReadSplits(splits, read)))
+        return builder.build(placeholder, "", SplitLeaf(ReadSplits(splits, read), READ))
 
     def of_files(
         self,

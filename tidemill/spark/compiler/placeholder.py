@@ -212,8 +212,9 @@ def streaming_sources(df: DataFrame) -> list[str]:
 def not_our_stream(description: str) -> SourceError:
     """Return the error about a stream that Spark's own reader has made."""
     return SourceError(
-        f"{description} is a stream of Spark's own, made before tidemill.attach(spark) or in "
-        "another session: make it again with spark.readStream of the attached session",
+        f"{description} is a stream of Spark's own, made before tidemill.attach(spark), by "
+        "FROM STREAM in SQL or in another session: make it with spark.readStream of the attached "
+        "session, such as spark.readStream.table(name), and give SQL a temporary view of it",
         source=description,
     )
 

@@ -25,6 +25,8 @@ from tidemill.spark.session.settings import IGNORE_MISSING_FILES
 logger = logging.getLogger(__name__)
 
 FETCH = "tidemill_fetch"
+READ = "tidemill_read"
+"""The name of a leaf with a fixed part of a stream: a table to any plan that it is a part of."""
 _TEMPLATES = "template"
 _TEMPLATE_BYTES = 1 << 40
 
@@ -36,6 +38,7 @@ class SplitLeaf:
     """
 
     fetch: Callable[..., Any]
+    name: str = FETCH
 
 
 @dataclass(frozen=True)
@@ -87,7 +90,9 @@ class LeafBuilder:
             )
         ids = tuple(int(attribute.exprId().id()) for attribute in output)
         self.split_leaves[ids] = leaf
-        function = self._c.python_function(leaf.fetch, output, self._c.items(base.output()), FETCH)
+        function = self._c.python_function(
+            leaf.fetch, output, self._c.items(base.output()), leaf.name
+        )
         return self._c.logical.MapInArrow(function, placeholder.output(), base, False, self._c.none)
 
     def _base(self) -> Node:

@@ -22,6 +22,7 @@ from tidemill.spark.errors.user_frames import (
     short_message,
     short_traceback,
     without_class_paths,
+    without_margins,
 )
 
 MOST_LINES = 13
@@ -53,7 +54,7 @@ def user_traceback(error: BaseException) -> str:
     on_driver = own_frames("".join(traceback.format_tb(error.__traceback__)))
     in_task = _python_traceback(from_java)
     # PySpark may have added the frames of the worker to those of the driver.
-    started_here = [frame for frame in on_driver if frame.split("\n")[0] not in (in_task or "")]
+    started_here = [frame for frame in on_driver if not _is_of_task(frame, in_task or "")]
     lines_left = MOST_LINES - (4 if started_here else 0)
     if in_task is not None:
         first = _short(in_task, lines_left)
@@ -65,6 +66,12 @@ def user_traceback(error: BaseException) -> str:
     if not started_here:
         return first
     return f"{first}\n\nin a Spark job that was started here:\n{started_here[-1]}"
+
+
+def _is_of_task(frame: str, in_task: str) -> bool:
+    """Return True for a frame of the worker. That of a syntax error has no function there, and one here."""
+    place = frame.split("\n")[0]
+    return place in in_task or f"{place.removesuffix(', in <module>')}\n" in in_task
 
 
 def headline(text: str) -> str:
@@ -140,10 +147,11 @@ def _java_errors(error: BaseException) -> list[_JavaError]:
 def _python_traceback(errors: list[_JavaError]) -> str | None:
     """Return the traceback of a Python task; the errors around it only say that the job was aborted."""
     for each in reversed(errors):
-        start = each.message.find(HEADER)
+        message = without_margins(each.message)
+        start = message.find(HEADER)
         if start >= 0:
             # Lines of Java's stack trace begin with a tab; a blank line may be part of the user's message.
-            text = _STACK_OF_JAVA.split(each.message[start:], maxsplit=1)[0]
+            text = _STACK_OF_JAVA.split(message[start:], maxsplit=1)[0]
             return _SQL_STATE.sub("", text)
     return None
 

@@ -25,10 +25,15 @@ _LIBRARY = re.compile(r"/(site|dist)-packages/|/lib/python3\.\d+/")
 _FRAME = re.compile(r'^ {2}File "(?P<file>[^"]+)", line ')
 _REPEATED = "  [Previous line repeated "
 _MARKS = re.compile(r"^ +[~^]+$")  # under the part of a line that failed
+_PART = "Exception of the group, number"
+_IS_PART = re.compile(rf"^{_PART} (\d+|\.\.\.):$")
 _JOINTS = (
     "The above exception was the direct cause of the following exception:",
     "During handling of the above exception, another exception occurred:",
 )
+# A group of exceptions has a margin, and a rule above each of them.
+_GROUP = f"Exception Group {HEADER}"
+_MARGIN = re.compile(r"^ *(?:[|] ?|(?P<rule>\+[-+]*(?: (?P<number>\d+|\.{3}) -+)?$))")
 _SQL_STATE = re.compile(r"^\s*SQLSTATE: \w+$")
 # A class of Java or Scala, or of a package between the user and Spark, with the path to it.
 _CLASS_PATH = re.compile(
@@ -156,15 +161,38 @@ def _chosen(frames: list[Frame], most: int) -> list[Frame]:
     return [*program[-(most - 1) :], frames[-1]]
 
 
+def without_margins(text: str) -> str:
+    """Return the traceback of a group of exceptions as that of a chain: the group, then each of its parts."""
+    if f"+ {_GROUP}" not in text:
+        return text
+    lines = []
+    in_group = False
+    for line in text.splitlines():
+        if line.endswith(_GROUP):  # after a margin, or after what Spark says
+            in_group = True
+            lines.append(HEADER)
+        elif not in_group or (margin := _MARGIN.match(line)) is None:
+            lines.append(line)
+        elif margin["rule"] is None:
+            lines.append(line[margin.end() :])
+        elif margin["number"] is not None:
+            lines.append(f"{_PART} {margin['number']}:")
+    return "\n".join(lines)
+
+
 def _blocks(text: str) -> list[Block]:
-    """Cut the text of a traceback, perhaps of a chain of exceptions, into its parts."""
+    """Cut the text of a traceback, perhaps of a chain or of a group of exceptions, into its parts."""
     blocks = [Block()]
     joint = ""
-    for line in text.splitlines():
+    for line in without_margins(text).splitlines():
         block = blocks[-1]
         frame = _FRAME.match(line)
         if line in _JOINTS:
             joint = line
+        elif _IS_PART.match(line):
+            blocks.append(
+                Block(line)
+            )  # of an exception that was not raised, there is only the message
         elif line == HEADER:
             if block.frames or block.message:
                 blocks.append(Block(joint))

@@ -9,7 +9,8 @@ under the final name. Here, for the directory ``counts-1000``:
 3. Spark writes to ``.counts-1000.unfinished/<a new name>``. Tasks of a former driver that still run write to
    another name.
 4. IF ``counts-1000`` exists, it has no mark of this output, and is moved into ``.counts-1000.unfinished``.
-   IF anything is in it that Spark does not write there, the batch fails: it is not ours to delete.
+   IF anything is in it that Spark does not write there, before 3 or after it, the batch fails, and leaves
+   all as it was: it is not ours to delete.
 5. The new directory gets its name, by a rename, without ``_SUCCESS``.
 6. ``_SUCCESS`` is written and says whose rows these are. From here on 1 holds. A file system that renames
    a directory file by file shows a part of the files until now, and none with ``_SUCCESS``.
@@ -39,7 +40,10 @@ if TYPE_CHECKING:
     from pyspark import RDD
 
 SUCCESS = "_SUCCESS"
-WRITTEN_BY_SPARK = re.compile(r"part-\d+.*|_SUCCESS|_temporary|\..*\.crc")
+_SPARKS_FILE = r"(part-\d{5,}(\.\w+)?|_SUCCESS)"
+"""The rows of a task, perhaps compressed, and the mark. What only looks like a part is somebody's own."""
+WRITTEN_BY_SPARK = re.compile(rf"{_SPARKS_FILE}|\.{_SPARKS_FILE}\.crc")
+WORK_FOLDER = "_temporary"
 LARGEST_MARK = 10_000
 """No mark of ours has so many bytes: other committers write long reports into ``_SUCCESS``."""
 
@@ -55,7 +59,9 @@ def save_text(rdd: RDD[Any], directory: str, output: Mapping[str, Any] | None) -
     if not mark or text.mark() != mark:  # 1
         text.clear()  # 2
         try:
+            text.refuse_foreign_files()  # before any work is done
             text.write_beside(rdd)  # 3
+            text.refuse_foreign_files()
         except BaseException:
             with suppress(Py4JError):  # a batch that never runs again should leave nothing
                 text.clear()
@@ -102,7 +108,6 @@ class _TextDirectory:
         """Let the directory that was written beside the target take its place."""
         is_marked = bool(self._fs.delete(self._below(self._new, SUCCESS), False))
         if self._fs.exists(self._target):
-            self._refuse_foreign_files()
             self._rename(self._target, self._below(self._beside, "replaced"))  # 4
             fault_point("output.between-renames")
         self._rename(self._new, self._target)  # 5
@@ -114,10 +119,14 @@ class _TextDirectory:
             finally:
                 stream.close()
 
-    def _refuse_foreign_files(self) -> None:
+    def refuse_foreign_files(self) -> None:
+        """Raise if anything is in the target that Spark does not write there."""
+        if not self._fs.exists(self._target):
+            return
         for status in self._fs.listStatus(self._target):
             name = str(status.getPath().getName())
-            if not WRITTEN_BY_SPARK.fullmatch(name):
+            is_folder = bool(status.isDirectory())
+            if name != WORK_FOLDER if is_folder else not WRITTEN_BY_SPARK.fullmatch(name):
                 raise SinkError(
                     f"{self._target.toString()} exists and has {name} in it, which saveAsTextFiles has not "
                     "written and would delete: move it away, or choose another prefix",

@@ -57,6 +57,10 @@ _RULES_THAT_REMOVE_STATE = tuple(
 join with an empty table. An operator in it would not have its state, and a query with another condition or
 table at its next start would have other operators."""
 
+_RULE_THAT_READS_PARTITIONS = "org.apache.spark.sql.execution.OptimizeMetadataOnlyQuery"
+"""A rule of old that takes the partitions which it finds at planning for all that there will be. Spark warns
+of the setting that turns it on, whatever its value."""
+
 
 def lasting_plan_settings(
     shuffle_partitions: int, tasks: int, excluded_rules: str = ""
@@ -65,11 +69,13 @@ def lasting_plan_settings(
 
     ``excluded_rules`` are those that the user has excluded.
     """
-    rules = [*filter(None, excluded_rules.split(",")), *_RULES_THAT_REMOVE_STATE]
+    rules = [
+        *filter(None, excluded_rules.split(",")),
+        *_RULES_THAT_REMOVE_STATE,
+        _RULE_THAT_READS_PARTITIONS,
+    ]
     return {
         EXCLUDED_RULES: ",".join(rules),
-        # This rule of old takes the partitions that it finds at planning for all that there will be.
-        "spark.sql.optimizer.metadataOnly": "false",
         # Adaptive execution would change the plan while it runs.
         "spark.sql.adaptive.enabled": "false",
         # A reused exchange would give the rows of the first batch again.

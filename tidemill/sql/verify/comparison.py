@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from functools import reduce
 
 from pyspark.sql import Column, DataFrame, Row
@@ -18,6 +19,7 @@ from pyspark.sql.types import (
     VariantType,
 )
 
+from tidemill.batches.sink import Sink
 from tidemill.spark.compiler.observed_rows import collect_observed
 from tidemill.sql.verify.report import Comparison
 
@@ -41,10 +43,42 @@ class StreamResult:
     is_partial: bool = False
     # What the rows of a partial result must be among.
     among: str = "them"
+    # The sink that the first place is read from.
+    sink: Sink | None = None
 
     @classmethod
     def of(cls, name: str, rows: DataFrame, is_partial: bool = False) -> StreamResult:
         return cls([(name, rows)], is_partial)
+
+    @property
+    def kept_as(self) -> str:
+        return "" if self.sink is None else self.sink.kept_as()
+
+
+def compare_as_kept(
+    expected: DataFrame, results: Sequence[StreamResult], positions: Sequence[int]
+) -> tuple[int, list[Comparison]]:
+    """Compare as :func:`compare` does. A sink that does not keep all of a row, such as csv files, is compared
+    with what it would have kept of the batch query's rows.
+    """
+    rows = 0
+    comparisons: list[Comparison] = []
+    complete = [result for result in results if not result.kept_as]
+    if complete:
+        rows, comparisons = compare(expected, complete, positions)
+    for result in results:
+        if result.sink is None or not result.kept_as:
+            continue
+        with ExitStack() as stack:
+            kept, *others = [
+                stack.enter_context(result.sink.read_back(each))
+                for each in [expected, *(each for _, each in result.places[1:])]
+            ]
+            names = [name for name, _ in result.places]
+            places = list(zip(names, [result.places[0][1], *others], strict=True))
+            rows, found = compare(kept, [replace(result, places=places)], positions)
+            comparisons += [replace(each, kept_as=result.kept_as) for each in found]
+    return rows, comparisons
 
 
 def compare(

@@ -23,6 +23,8 @@ class Comparison:
     missing: list[Row] = field(default_factory=list)
     unexpected: list[Row] = field(default_factory=list)
     among: str = "them"
+    # What has kept the rows of both with less than all of their values, such as "csv files".
+    kept_as: str = ""
 
     @property
     def equal(self) -> bool:
@@ -34,6 +36,8 @@ class Comparison:
 
     def __str__(self) -> str:
         counted = " and ".join(f"{name} ({_rows(number)})" for name, number in self.results)
+        if self.kept_as:
+            counted += f", as {self.kept_as} keep them"
         if not self.equal:
             return f"others in {counted}"
         return (
@@ -52,7 +56,7 @@ class Verification:
 
     Attributes:
         batch_id: the last batch that was compared; -1 if there is none yet.
-        rows: the number of rows of the batch query.
+        rows: the number of rows of the batch query, as the sink keeps them.
         comparisons: each result of the stream that was compared with the batch query.
         late_rows: the number of rows that came after the watermark and were dropped, in all runs of the
             query; the batch query has them. A row counts once for each window that it was too late for.

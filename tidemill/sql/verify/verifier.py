@@ -32,7 +32,7 @@ from tidemill.sql.execution.checkpoint.query_plan import QueryPlan, read_plan
 from tidemill.sql.execution.operator_states import StepFactory, forgets
 from tidemill.sql.execution.query_plans import QueryPlans
 from tidemill.sql.execution.query_sources import QuerySources
-from tidemill.sql.verify.comparison import StreamResult, compare, newest_rows
+from tidemill.sql.verify.comparison import StreamResult, compare_as_kept, newest_rows
 from tidemill.sql.verify.report import Verification
 from tidemill.sql.verify.snapshot import Consumed, snapshot_of_ranges
 from tidemill.state.partition_state import OperatorState
@@ -119,13 +119,13 @@ class _QueryHistory:
         ranges = self.consumed(planner)
         expected = in_session(snapshot_of_ranges(spec.df, ranges), session)
         results, not_compared = self.stream_results()
-        rows, comparisons = compare(expected, results, columns.positions)
+        rows, comparisons = compare_as_kept(expected, results, columns.positions)
         if columns.any_of_duplicates:
             # Which row of equal keys came first nobody knows, but it is one of those that came.
             candidates = in_session(snapshot_of_ranges(spec.df, ranges, True), session)
             among = "the rows before dropDuplicates"
             parts = [replace(result, is_partial=True, among=among) for result in results]
-            comparisons += compare(candidates, parts, range(len(expected.columns)))[1]
+            comparisons += compare_as_kept(candidates, parts, range(len(expected.columns)))[1]
         return Verification(self.last_batch, rows, comparisons, self.logged.late_rows, not_compared)
 
     def consumed(self, planner: BatchPlanner) -> dict[str, Consumed]:
@@ -167,17 +167,16 @@ class _QueryHistory:
                     f"there is nothing to compare with: {not_compared}. verify() works with the memory "
                     "sink, file sinks and tables; of an aggregation it compares the state with any sink."
                 )
-            return [StreamResult.of(name, rows) for name, rows in sinks], not_compared
+            return sinks, not_compared
         state, is_partial = self._state_rows()
         if self.query.spec.mode != APPEND:
-            results = [StreamResult.of(name, rows) for name, rows in sinks]
-            return [*results, StreamResult.of("the state", state, is_partial)], not_compared
-        if not sinks:
-            return [StreamResult.of("the open groups", state, True)], not_compared
+            return [*sinks, StreamResult.of("the state", state, is_partial)], not_compared
         open_groups = ("the open groups", state)
-        return [StreamResult([sink, open_groups]) for sink in sinks], not_compared
+        if not sinks:
+            return [StreamResult.of(*open_groups, True)], not_compared
+        return [replace(sink, places=[*sink.places, open_groups]) for sink in sinks], not_compared
 
-    def _readable_sinks(self) -> tuple[list[tuple[str, DataFrame]], str]:
+    def _readable_sinks(self) -> tuple[list[StreamResult], str]:
         """Return each sink with its rows as a reader takes them, and why another one is left out."""
         spec = self.query.spec
         readable, reasons = [], []
@@ -189,14 +188,15 @@ class _QueryHistory:
             if rows is None:
                 reasons.append(f"{name} cannot be read back")
             elif spec.mode != UPDATE or not self.query.outline.facts.aggregates:
-                readable.append((name, rows))
+                readable.append(StreamResult([(name, rows)], sink=sink))
             elif keys is None:
                 reasons.append(
                     f"{name} does not have all columns of the groupBy, so nobody can say which of its rows "
                     "take the place of which"
                 )
             else:
-                readable.append((f"the newest rows of {name}", newest_rows(rows, keys)))
+                newest = (f"the newest rows of {name}", newest_rows(rows, keys))
+                readable.append(StreamResult([newest], sink=sink))
         return readable, "; ".join(reasons)
 
     def _state_rows(self) -> tuple[DataFrame, bool]:

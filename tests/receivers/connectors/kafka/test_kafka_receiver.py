@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ from tests.waiting import wait_for
 from tidemill.kafka.consumer_params import ConsumerParams
 from tidemill.kafka.group import ConsumerGroup
 from tidemill.kafka.partitions import TopicPartition
+from tidemill.receivers.connectors.kafka import commits
 from tidemill.receivers.connectors.kafka.receiver import KafkaReceiver
 from tidemill.receivers.connectors.kafka.session import KafkaSession
 
@@ -81,7 +83,7 @@ def test_messages_are_pairs_of_bytes_and_offsets_follow(
     assert driver.errors == []
 
 
-def test_a_damaged_message_is_named_and_never_skipped(
+def test_a_damaged_message_is_named_and_never_skipped_and_those_before_it_are_stored(
     broker: KafkaBroker, topic: Topics, running: Any
 ) -> None:
     name = topic()
@@ -89,9 +91,9 @@ def test_a_damaged_message_is_named_and_never_skipped(
         broker.send(name, texts(100 + first, 105 + first))
     broker.damage(name, b"107")
     driver = running(receiver_of(broker.address, name)).driver
-    wait_for(lambda: driver.errors, "the error")
-    assert f"offset 5 of partition 0 of topic {name}" in str(driver.errors)
-    assert not set(numbers(driver)) - set(range(100, 105))
+    driver.wait_for_error(f"offset 5 of partition 0 of topic {name}")
+    # What comes before it is safe, although it has come at the same moment.
+    assert numbers(driver) == Counter(range(100, 105))
 
 
 def test_a_group_behind_an_open_transaction_has_lost_nothing(
@@ -150,6 +152,7 @@ def test_lost_commits_repeat_nothing(
     driver = FakeDriver()
     with monkeypatch.context() as patch:
         patch.setattr(KafkaSession, "_commit", lambda self: None)
+        patch.setattr(KafkaSession, "_commit_last", lambda self: None)
         for number in range(4):
             broker.send(name, texts(number * 20, number * 20 + 20), number % 2)
             with Supervised(receiver_of(broker.address, name), driver):
@@ -205,17 +208,60 @@ def test_a_block_that_cannot_be_stored_is_read_again(broker: KafkaBroker, topic:
     assert numbers(driver) == Counter(range(20))
 
 
-def test_a_broker_that_dies_and_comes_back(broker: KafkaBroker, topic: Topics) -> None:
+def test_a_broker_that_dies_before_it_has_taken_a_commit_and_comes_back(
+    broker: KafkaBroker, topic: Topics, monkeypatch: pytest.MonkeyPatch
+) -> None:
     name = topic()
     broker.send(name, texts(0, 10))
+    killed = threading.Event()
+    kept = KafkaReceiver.store_pieces
+
+    def store_and_kill(self: KafkaReceiver, *pieces: Any) -> Any:
+        known = kept(self, *pieces)
+        if not killed.is_set():
+            broker.kill()
+            killed.set()
+        return known
+
+    monkeypatch.setattr(KafkaReceiver, "store_pieces", store_and_kill)
     with Supervised(receiver_of(broker.address, name)) as driver:
-        wait_for_numbers(driver, 10)
-        broker.kill()
-        driver.wait_for_error("the receiver waits for it")
-        broker.start()
+        try:
+            driver.wait_for_error("the receiver waits for it")
+        finally:
+            killed.wait()
+            broker.start()
         broker.send(name, texts(10, 20))
         wait_for_numbers(driver, 20)
+        wait_for(lambda: committed(broker, name) == [20], "the commit")
     assert numbers(driver) == Counter(range(20))
+
+
+def test_no_more_is_stored_than_the_driver_remembers_while_commits_are_not_taken(
+    broker: KafkaBroker, topic: Topics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commits, "MOST_UNCOMMITTED", 2)
+    takes = threading.Event()
+    waits = threading.Event()
+    kept = KafkaSession._commit
+
+    def commit_if_taken(self: KafkaSession) -> None:
+        if takes.is_set():
+            kept(self)
+        elif self._commits.must_wait:
+            waits.set()
+
+    monkeypatch.setattr(KafkaSession, "_commit", commit_if_taken)
+    name = topic()
+    with Supervised(receiver_of(broker.address, name)) as driver:
+        for number in range(2):
+            broker.send(name, texts(number, number + 1))
+            wait_for_numbers(driver, number + 1)
+        assert waits.wait(60)
+        broker.send(name, texts(2, 30))
+        takes.set()
+        wait_for_numbers(driver, 30)
+        wait_for(lambda: committed(broker, name) == [30], "the commit")
+    assert numbers(driver) == Counter(range(30))
 
 
 def test_a_topic_that_is_made_again_is_read_from_its_beginning(

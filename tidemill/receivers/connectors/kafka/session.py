@@ -12,9 +12,9 @@ the offset at which it begins; with the key goes the offset at which it ends
 3. IF the driver knows one of the keys, nothing is stored: an earlier run, or another member of the group, has
    stored a piece that begins there. The receiver skips to where that piece ends, and goes back to 2.
 4. ELSE block and keys are durable, in one record of the driver's log.
-5. The receiver commits the ends of the pieces, and waits for that: the driver remembers only so many pieces.
-   Receiver or broker may die before it: then whoever gets the partition begins further back, and is led
-   along the chain to its end.
+5. The receiver commits the ends of the pieces. It goes on meanwhile, but not for long: the driver remembers
+   only so many pieces. Receiver or broker may die before it: then whoever gets the partition begins further
+   back, and is led along the chain to its end.
 
 So a message is stored at least once, because nothing is committed before 4, and at most once, because 3 and 4
 are one step of the driver's, whatever dies, and however partitions change hands. A topic that is made again
@@ -34,7 +34,8 @@ from confluent_kafka import TopicPartition as KafkaPartition
 
 from tidemill.common.clock import SystemClock
 from tidemill.common.fault_points import fault_point
-from tidemill.errors import SourceError
+from tidemill.errors import DamagedRecordError, SourceError
+from tidemill.kafka.clients.bounded_call import GivenUpError, within
 from tidemill.kafka.clients.errors import (
     ConnectionErrors,
     is_final,
@@ -46,6 +47,7 @@ from tidemill.kafka.clients.errors import (
 from tidemill.kafka.cluster import KafkaCluster
 from tidemill.kafka.group import commit, positions_of
 from tidemill.kafka.partitions import EARLIEST, Positions, TopicPartition, described
+from tidemill.receivers.connectors.kafka.commits import MemberCommits
 from tidemill.receivers.request_keys import RequestKey
 
 if TYPE_CHECKING:
@@ -53,6 +55,8 @@ if TYPE_CHECKING:
 
 POLL_S = 0.5
 COMMITTED_S = 30.0
+LAST_COMMIT_S = 5.0
+"""How long a member that gives up partitions waits for its last commit. A broker may never answer."""
 GATHER_MS = 200
 """How long messages are gathered for a block, after the first one."""
 BLOCK_BYTES = 8 << 20
@@ -78,14 +82,6 @@ _DEFAULTS = {
 }
 _GONE = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
 _AWAY = (KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT, KafkaError._RESOLVE)
-# Others get the partitions, or have them already: they are led along the chain.
-_NO_LONGER_OURS = (
-    KafkaError.REBALANCE_IN_PROGRESS,
-    KafkaError.ILLEGAL_GENERATION,
-    KafkaError.UNKNOWN_MEMBER_ID,
-    KafkaError._ASSIGNMENT_LOST,
-)
-
 logger = logging.getLogger(__name__)
 
 
@@ -103,11 +99,12 @@ class KafkaSession:
         self._next: Positions = {}
         self._gathered: dict[TopicPartition, list[Message]] = {}
         self._bytes = 0
-        self._committed: Positions = {}
+        # A message that cannot be read. Those before it are stored first: the next run will not come further.
+        self._damage: DamagedRecordError | None = None
         self._topic_ids: dict[str, str] = {}
         # Grows when partitions come or go.
         self._changes = 0
-        self._is_waiting = False
+        self._is_waiting = self._is_leaving = False
         self._looked_ms = 0
 
     def run(self) -> None:
@@ -118,6 +115,10 @@ class KafkaSession:
                 if self._gathered or self._clock.now_ms() >= self._looked_ms + LOOK_MS:
                     self._require_same_topics()
                 self._store()
+                self._commit()
+                self._wait_for_commits()
+                if self._damage is not None:
+                    raise self._damage
         except Exception as error:
             if not self._is_closing.is_set():
                 self._receiver.on_ended(f"it cannot read from Kafka: {error}", error)
@@ -136,6 +137,7 @@ class KafkaSession:
         params = self._receiver.params
         settings = params.settings()
         self._errors = ConnectionErrors(settings["bootstrap.servers"])
+        self._commits = MemberCommits(self._receiver.group, self._errors, self._clock)
         self._cluster = cluster = KafkaCluster(settings, params.owner)
         found = cluster.partitions(self._receiver.topics)
         if missing := [topic for topic in self._receiver.topics if topic not in found]:
@@ -144,7 +146,12 @@ class KafkaSession:
                 "or correct the name",
                 "kafka",
             )
-        ours = {"group.id": self._receiver.group, "error_cb": self._on_error, **_OURS}
+        ours = {
+            "group.id": self._receiver.group,
+            "error_cb": self._on_error,
+            "on_commit": self._commits.answered,
+            **_OURS,
+        }
         self._consumer = made(Consumer, {**_DEFAULTS, **settings, **ours}, params.owner)
         self._consumer.subscribe(
             list(self._receiver.topics),
@@ -188,15 +195,16 @@ class KafkaSession:
             commit(consumer, fresh)
         self._receiver.topic_ids.update(self._topic_ids)
         self._next = begins
-        self._committed = dict(begins)
+        self._commits.begin(begins)
         self._gathered = {}
         self._changes += 1
         consumer.assign(_as_kafka(begins))
 
     def _on_revoke(self, _: Any, revoked: list[KafkaPartition]) -> None:
         """Others get the partitions: what is stored is committed, what is gathered they will read again."""
-        with suppress(KafkaException):  # step 3 makes up for it
-            self._commit()
+        if not self._is_leaving:
+            with suppress(KafkaException, GivenUpError):  # step 3 makes up for it
+                within(LAST_COMMIT_S, self._commit_last)
         self._on_lost(_, revoked)
 
     def _on_lost(self, _: Any, lost: list[KafkaPartition]) -> None:
@@ -208,25 +216,35 @@ class KafkaSession:
 
     def _commit(self) -> None:
         """Tell Kafka how far the pieces reach: step 5."""
-        news = {part: at for part, at in self._next.items() if self._committed.get(part) != at}
-        if not news:
-            return
-        try:
-            commit(self._consumer, news)
-            self._committed.update(news)
-        except KafkaException as error:
-            if error.args[0].code() not in _NO_LONGER_OURS:
-                raise
-            logger.info("%s: %s", self._receiver.group, error.args[0].str())
+        self._commits.ask(self._consumer, self._next)
+
+    def _commit_last(self) -> None:
+        self._commits.commit(self._consumer, self._next)
+
+    def _wait_for_commits(self) -> None:
+        """Store no more until Kafka has taken commits, if it has not for many pieces."""
+        is_waiting = False
+        while self._commits.must_wait and not self._is_closing.is_set():
+            is_waiting = True
+            # In each round: partitions that have come meanwhile are not paused.
+            self._consumer.pause(self._consumer.assignment())
+            self._take(self._consume(1, POLL_S))
+            self._commit()
+        if is_waiting:
+            self._consumer.resume(self._consumer.assignment())
 
     def _leave(self) -> None:
+        self._is_leaving = True
         if self._consumer is not None:
             with suppress(Exception):
-                self._commit()
-            with suppress(Exception):
-                self._consumer.close()
+                within(LAST_COMMIT_S, self._commit_and_close)
         if self._cluster is not None:
             self._cluster.close()
+
+    def _commit_and_close(self) -> None:
+        with suppress(KafkaException):
+            self._commit_last()
+        self._consumer.close()
 
     # -- messages ------------------------------------------------------------------------------
 
@@ -234,7 +252,12 @@ class KafkaSession:
         self._bytes = 0
         self._take(self._consume(1, POLL_S))
         until_ms = self._clock.now_ms() + GATHER_MS
-        while self._gathered and self._bytes < BLOCK_BYTES and not self._is_closing.is_set():
+        while (
+            self._gathered
+            and self._damage is None
+            and self._bytes < BLOCK_BYTES
+            and not self._is_closing.is_set()
+        ):
             left_ms = until_ms - self._clock.now_ms()
             if left_ms <= 0:
                 return
@@ -270,6 +293,8 @@ class KafkaSession:
         for message in messages:
             if (error := message.error()) is not None:
                 self._on_message_error(error, message)
+                if self._damage is not None:
+                    return  # what follows is not stored before it
                 continue
             part = TopicPartition(message.topic(), message.partition())
             # Others have the partition by now, or have stored the message before.
@@ -295,7 +320,8 @@ class KafkaSession:
             raise refused(self._errors.servers, error)
         if is_unreadable(error):
             where = TopicPartition(message.topic(), message.partition())
-            raise unreadable(where, max(message.offset(), self._next.get(where, 0)), error)
+            self._damage = unreadable(where, max(message.offset(), self._next.get(where, 0)), error)
+            return
         if error.code() in _GONE or error.fatal():
             raise SourceError(f"reading {message.topic()} failed: {error.str()}", "kafka")
         if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
@@ -318,6 +344,7 @@ class KafkaSession:
                     self._skip(keys[key.key], key.records)
             else:
                 self._next.update(ends)
+                self._commits.stored(len(ends))
                 self._gathered = {}
             self._commit()
             fault_point("kafka.committed")
