@@ -9,6 +9,9 @@
 PY := .venv/bin/python
 SECONDS ?=
 
+# The tests start hundreds of Python processes, and each would compile the same files.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test lint types unit test-long test-faults test-cluster bench format clean java mosquitto \
 	kafka get-kafka postgresql
 
@@ -25,7 +28,7 @@ types: .venv/installed.lock
 	@$(PY) -m mypy
 
 unit: java mosquitto get-kafka postgresql
-	@$(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+	@$(PY) -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 test-long: java
 	@TIDEMILL_LONG=1 $(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder tests/sql \
