@@ -1,8 +1,8 @@
 """The process from which Spark forks Python workers in tests: one that has loaded what most tasks use.
 
-The tests start about a thousand workers. Each one would load pyarrow, pandas and our tasks again, and read the
-directory of pyspark.zip eighteen times (``importlib.invalidate_caches``): half a second of CPU time. Programs that
-tests start as processes of their own have Spark's daemon, as users have it.
+The tests start about a thousand workers. Each one would load pyarrow, pandas and our tasks again, and
+read the directory of pyspark.zip eighteen times (``importlib.invalidate_caches``): half a second of CPU
+time. Programs that tests start as processes of their own have Spark's daemon, as users have it.
 """
 
 from __future__ import annotations
