@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -106,12 +107,15 @@ def test_metadata_is_asked_for_once_in_a_while(
 ) -> None:
     """Counted by the client itself, in the requests that it has sent."""
     name = topic(3)
-    requests: Counter[str] = Counter()
+    latest: tuple[float, Counter[str]] = (0.0, Counter())
 
     def heard(text: str) -> None:
-        requests.clear()  # one client, which counts from its beginning
-        for node in json.loads(text)["brokers"].values():
+        nonlocal latest
+        statistics = json.loads(text)  # of one client, which counts from its beginning
+        requests: Counter[str] = Counter()
+        for node in statistics["brokers"].values():
             requests.update(node["req"])
+        latest = statistics["ts"] / 1e6, requests
 
     make = cluster.made
 
@@ -129,16 +133,15 @@ def test_metadata_is_asked_for_once_in_a_while(
     admin = query._execution._query.sources.sources[0].source._kafka._admin
 
     def asked(kind: str) -> int:
-        """Return how often, when the number has stood still for longer than statistics take to come."""
-        seen: list[int] = []
+        """Return how often, by statistics that are made after this call."""
+        now = time.monotonic()  # the clock of the client's statistics, too
 
-        def stands_still() -> bool:
+        def are_new() -> bool:
             admin.poll(0.2)
-            seen.append(requests[kind])
-            return len(seen) > 1 and seen[-1] == seen[-2]
+            return latest[0] > now
 
-        wait_for(stands_still, "the client's statistics")
-        return seen[-1]
+        wait_for(are_new, "the client's statistics")
+        return latest[1][kind]
 
     try:
         query.processAllAvailable()
