@@ -199,6 +199,7 @@ class KafkaDirectSource(RecordSource):
             self._stream.decoders,
             self._stream.fail_on_data_loss,
             self._patience_s,
+            {part.topic: self._source.topic_id(part.topic) for part in ends},
         )
         return KafkaRDD(self._sc, map(_offset_range, pieces), task)
 
