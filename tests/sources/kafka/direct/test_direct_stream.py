@@ -301,6 +301,30 @@ def test_offsets_are_committed_to_the_group_when_a_batch_is_done(
     assert read() == texts(3, 5)
 
 
+def test_no_offsets_are_committed_from_a_batch_on_that_has_failed(
+    broker: KafkaBroker, topic: Topics, new_stream: Callable[..., Stream]
+) -> None:
+    """Without a checkpoint directory the stream goes on, and the group is all that a restart knows."""
+    name = topic()
+    given = params(broker, **{"group.id": f"g-{name}"})
+
+    def fail(rdd: Any) -> None:
+        if "bad" in rdd.values().collect():
+            raise RuntimeError("on purpose")
+
+    stream = new_stream()
+    direct = KafkaUtils.createDirectStream(stream.ssc, [name], given, commitOffsets=True)
+    direct.foreachRDD(fail)
+    broker.send(name, ["good"])
+    stream.start_and_run(1)
+    for value in ("bad", "good"):
+        broker.send(name, [value])
+        with pytest.raises(BatchError, match="on purpose"):
+            stream.driver.run(1, timeout_s=300)
+    stream.ssc.stop(stopSparkContext=False)
+    assert broker.group_offset(f"g-{name}", name) == 1
+
+
 def test_ranges_are_split_when_asked(broker: KafkaBroker, topic: Topics, stream: Stream) -> None:
     name = topic(1)
     broker.send(name, texts(0, 100))

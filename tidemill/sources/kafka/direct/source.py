@@ -110,6 +110,7 @@ class KafkaDirectSource(RecordSource):
         self._topics: KafkaSource | None = None
         self._group: GroupCommits | None = None
         self._left: set[str] = set()
+        self._has_failed = False
 
     @property
     def _source(self) -> KafkaSource:
@@ -205,8 +206,18 @@ class KafkaDirectSource(RecordSource):
 
     def processed(self, end: Offset) -> None:
         self._source.processed(end)
-        if self._group is not None:
+        if self._group is not None and not self._has_failed:
             self._group.put(from_json(end))
+
+    def failed(self, range_: BatchRange) -> None:
+        """Commit nothing any more: who begins where the group stands is to read the failed batch again."""
+        if self._group is not None and not self._has_failed:
+            self._has_failed = True
+            logger.warning(
+                "a batch has failed: from now on no offsets are committed to the consumer group %s, so "
+                "that a stream that is started again reads the batch again",
+                self._stream.params.group_id,
+            )
 
     def stop(self) -> None:
         group, self._group = self._group, None
