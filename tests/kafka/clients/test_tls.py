@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.kafka.broker import KafkaBroker
-from tests.kafka.tls.authority import Authority
+from tests.kafka.clients.authority import Authority
 from tests.ports import free_port
 
 
