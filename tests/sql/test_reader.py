@@ -201,6 +201,21 @@ def test_a_table_of_files_is_a_stream(spark: SparkSession, tmp_path: Path) -> No
         spark.sql("DROP TABLE streamed")
 
 
+def test_a_folder_by_the_name_that_sql_has_for_it_is_a_stream(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    folder = str(tmp_path / "in")
+    spark.range(3).selectExpr("id", "id % 2 as odd").write.partitionBy("odd").json(folder)
+    name = f"json.`{folder}`"
+    df = spark.readStream.option("maxFilesPerTrigger", 1).table(name)
+    assert df.isStreaming
+    assert df.schema == spark.read.table(name).schema
+    assert definition(df).options["maxFilesPerTrigger"] == "1"
+    assert sorted(df.collect()) == sorted(spark.read.table(name).collect())
+    with pytest.raises(AnalysisException, match="PATH_NOT_FOUND"):
+        spark.readStream.table(f"parquet.`{tmp_path}/nothing`")
+
+
 class Numbers(SplitSource):
     def __init__(self, options: Mapping[str, str]) -> None:
         self.per_batch = int(options.get("perBatch", "10"))

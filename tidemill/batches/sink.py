@@ -118,6 +118,13 @@ class Sink(ABC):
     def idle(self, time_ms: int) -> None:
         """Called between two batches, each time the query has looked for work and found none."""
 
+    def waiting_for(self) -> str | None:
+        """The server that the sink, or a task that writes for it, waits for; None if for none.
+
+        For people who look at the query. Any thread may call, and never waits.
+        """
+        return None
+
     def table(self) -> DataFrame | None:
         """Return all committed rows, also after :meth:`stop`; None if they cannot be read back.
 

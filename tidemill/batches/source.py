@@ -110,3 +110,10 @@ class RecordSource(Source):
         The same range and the same number give the same records in the same partitions, however often they
         are read.
         """
+
+    def failed(self, range_: OffsetRange) -> None:
+        """Note that a batch with this range has failed, and that the stream goes on without it.
+
+        Only a stream without a checkpoint directory does. Called before :meth:`processed`, by the thread
+        that ran the batch.
+        """

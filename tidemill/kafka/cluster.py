@@ -53,6 +53,11 @@ _HOPELESS = (
     KafkaError._UNSUPPORTED_FEATURE,
     KafkaError.INVALID_REQUEST,
     KafkaError.TOPIC_EXCEPTION,
+    # What a cluster says of a topic that it does not want to make.
+    KafkaError.INVALID_CONFIG,
+    KafkaError.INVALID_PARTITIONS,
+    KafkaError.INVALID_REPLICATION_FACTOR,
+    KafkaError.POLICY_VIOLATION,
 )
 
 T = TypeVar("T")
@@ -169,7 +174,7 @@ class KafkaCluster:
         topics = [NewTopic(topic, 1, -1)]
         try:
             self._ask("a new topic", lambda _: _made(self._admin.create_topics(topics)))
-        except BrokerRefusedError as error:
+        except (BrokerRefusedError, SourceError) as error:
             raise BrokerRefusedError(
                 f"{self._owner} needs the topic {topic}, which is not there and which it may not create: let "
                 f"somebody create it, with one partition. {error}",

@@ -1,4 +1,4 @@
-"""Tells whether a broker answers while the driver itself does not ask it anything: tasks are reading.
+"""Tells whether a broker answers while the driver itself does not ask it anything: tasks read or write.
 
 A task that waits for a broker cannot say so. So while a batch runs for longer than a moment, a thread of the
 driver asks the cluster now and then, and what it finds is in ``query.status`` and in the log.
@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from confluent_kafka import KafkaException
@@ -24,8 +25,27 @@ LOOK_EVERY_S = 2.0
 ANSWER_S = 4.0
 
 
+def broker_of(watch: BrokerWatch | None, servers: str) -> str | None:
+    """Return what tasks wait for, as ``query.status`` says it."""
+    reason = None if watch is None else watch.waits_because
+    return None if reason is None else f"the broker at {servers} ({reason})"
+
+
+@contextmanager
+def watched(watch: BrokerWatch | None) -> Iterator[None]:
+    """Watch the broker while tasks run."""
+    if watch is None:
+        yield
+        return
+    watch.begin()
+    try:
+        yield
+    finally:
+        watch.end()
+
+
 class BrokerWatch:
-    """``begin()`` when tasks begin to read, ``end()`` when they have ended. Cheap: once for each batch."""
+    """``begin()`` when tasks begin, ``end()`` when they have ended. Cheap: once for each batch."""
 
     def __init__(self, settings: Mapping[str, str], owner: str) -> None:
         self._errors = ConnectionErrors(settings[BOOTSTRAP_SERVERS])

@@ -6,8 +6,9 @@ source of the session (``spark.dataSource.register``), or to files that Spark re
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, TypedDict
 
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
     from tidemill.batches.table_source import SourceFactory, TableSource
 
 READABLE_FORMATS = (*FILE_FORMATS, *READ_ONLY_FORMATS)
+
+_FOLDER = re.compile(r"\s*(\w+)\s*\.\s*`([^`]+)`\s*")
 
 PARSE_MODES = ("PERMISSIVE", "DROPMALFORMED", "FAILFAST")
 
@@ -98,7 +101,15 @@ def open_batch(
 
 
 def open_table(spark: SparkSession, table_name: str, request: ReadRequest) -> DataFrame:
-    """Return the streaming DataFrame of ``readStream.table(name)``, a table of the catalog."""
+    """Return the streaming DataFrame of ``readStream.table(name)``: a table of the catalog, or a folder of
+    files under the name that SQL has for it, such as ``parquet.`/in/clicks```.
+    """
+    folder = _FOLDER.fullmatch(table_name)
+    if folder is not None and not spark.catalog.tableExists(table_name):
+        format_name, path = folder.groups()
+        if is_file_format(spark, format_name):
+            schema = request.schema or spark.read.format(format_name).load(path).schema
+            return _stream_of_files(spark, format_name, replace(request, schema=schema, path=path))
     limits = _limits(request.options, f"the table {table_name}")
     source_id = new_source_id()
     table = table_placeholder(

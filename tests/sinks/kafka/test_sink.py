@@ -254,9 +254,11 @@ def test_a_broker_that_dies_and_comes_back(
         it.add(*range(10))
         broker.kill()
         it.input.add([(number,) for number in range(10, 20)])
-        wait_for(lambda: it.query.status["isTriggerActive"], "the batch")
+        waiting = f"Waiting for the broker at {broker.address}"
+        wait_for(lambda: it.query.status["message"].startswith(waiting), "the status to say so")
         broker.start()
         it.query.processAllAvailable()
+        assert not it.query.status["message"].startswith(waiting)
         it.add(*range(20, 30))
     found = [int(value) for value in values_of(broker, name, 2)]
     assert set(found) == set(range(30))

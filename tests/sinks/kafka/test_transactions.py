@@ -8,13 +8,16 @@ from dataclasses import replace
 
 import pyarrow as pa
 import pytest
+from confluent_kafka.admin import NewTopic
 
 from tests.kafka.broker import KafkaBroker
 from tests.sinks.kafka.reading import values_of
 from tests.sinks.kafka.writer import MARKERS, messages_of, rows_of, writer
 from tests.waiting import wait_for
-from tidemill.errors import SinkError
+from tidemill.errors import BrokerRefusedError, SinkError
+from tidemill.kafka import cluster
 from tidemill.kafka.clients.pool import ClientPool
+from tidemill.kafka.cluster import KafkaCluster
 from tidemill.sinks.kafka import transactions
 from tidemill.sinks.kafka.transactions import TransactionalWriter
 
@@ -161,6 +164,19 @@ def test_a_transaction_that_took_too_long_is_made_again(
     assert task("short", transaction_ms=1000).write(0, messages_of(0))
     assert len(attempts) == 2
     assert written(broker, task) == rows_of(0)
+
+
+def test_a_topic_of_markers_that_the_cluster_does_not_make(
+    broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its default is to keep more replicas than it has brokers, or it has a policy for new topics."""
+    monkeypatch.setattr(cluster, "NewTopic", lambda name, *_: NewTopic(name, 1, 3))
+    asked = KafkaCluster({"bootstrap.servers": broker.address}, "the kafka sink")
+    asked.partitions(())
+    name = f"m-{uuid.uuid4().hex[:8]}"
+    with pytest.raises(BrokerRefusedError, match=f"needs the topic {name}.*only 1 broker"):
+        asked.create(name)
+    asked.close()
 
 
 def test_a_topic_of_markers_that_is_gone(broker: KafkaBroker, task: Task) -> None:

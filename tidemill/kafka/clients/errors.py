@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
@@ -34,6 +35,8 @@ _FINAL = {
     ),
     KafkaError.UNSUPPORTED_VERSION: "its version is too old",
 }
+# With TLS 1.3 a broker refuses a certificate after the handshake: librdkafka calls it a lost connection.
+_REFUSED_CERTIFICATE = re.compile(r"SSL alert number (4\d|116)\b")
 NOTHING = "no answer"
 """What is said of a connection of which nothing is known."""
 _VAGUE = (KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT, KafkaError._TRANSPORT)
@@ -48,7 +51,7 @@ class ConnectionErrors:
         self._final: KafkaError | None = None
 
     def heard(self, error: KafkaError) -> None:
-        if error.code() in _FINAL:
+        if is_final(error):
             self._final = error
         # A connection's own error says more than that none is left, or that a call has timed out.
         elif error.code() not in _VAGUE or self._last is None:
@@ -104,15 +107,15 @@ class ConnectionErrors:
 def refused(servers: str, error: KafkaError, what: str = "") -> BrokerRefusedError:
     """Return the error to raise; ``what`` is what could not be used, where that is known."""
     used = f" for {what}" if what else ""
+    why = _FINAL.get(error.code(), "it refused the certificate of this client, or missed one")
     return BrokerRefusedError(
-        f"the Kafka cluster at {servers} cannot be used{used}: {_FINAL[error.code()]} "
-        f"({_reason(error)})",
+        f"the Kafka cluster at {servers} cannot be used{used}: {why} ({_reason(error)})",
         servers,
     )
 
 
 def is_final(error: KafkaError) -> bool:
-    return error.code() in _FINAL
+    return error.code() in _FINAL or _REFUSED_CERTIFICATE.search(error.str()) is not None
 
 
 # What is there and cannot be read. A reader that went on would leave it out without a word.

@@ -16,6 +16,7 @@ from tidemill.common.fault_points import fault_point
 from tidemill.errors import IllegalStateError, TidemillError
 from tidemill.kafka.cluster import KafkaCluster
 from tidemill.kafka.producers import MessageProducer
+from tidemill.kafka.watch import BrokerWatch, broker_of, watched
 from tidemill.sinks.kafka.columns import messages_of, require_columns
 from tidemill.sinks.kafka.markers import Markers
 from tidemill.sinks.kafka.options import OWNER, KafkaWriteOptions
@@ -53,6 +54,7 @@ class KafkaSink(Sink):
         self._options = options
         self._owner = OWNER
         self._query_id = ""
+        self._watch: BrokerWatch | None = None
 
     def description(self) -> str:
         return f"KafkaSink[{self._options.topic or 'column topic'}]"
@@ -61,6 +63,7 @@ class KafkaSink(Sink):
         require_columns(StructType.fromJson(json.loads(runtime.schema_json)), self._options.topic)
         self._owner = f"{OWNER} of {runtime.query_name or runtime.query_id}"
         self._query_id = runtime.query_id
+        self._watch = BrokerWatch(self._options.client, self._owner)
         require_topic(self._options, self._owner)
 
     def stage(self, output: BatchOutput) -> int | None:
@@ -69,10 +72,19 @@ class KafkaSink(Sink):
         header = None
         if name is not None:
             header = name, f"{self._query_id}/{output.batch_id}".encode()
-        return send(output.dataframe(consumed_once=True), options, self._owner, header)
+        rows = output.dataframe(consumed_once=True)
+        with watched(self._watch):
+            return send(rows, options, self._owner, header)
 
     def commit(self, batch_id: int) -> None:
         pass
+
+    def waiting_for(self) -> str | None:
+        return broker_of(self._watch, self._options.servers)
+
+    def stop(self) -> None:
+        if self._watch is not None:
+            self._watch.close()
 
 
 def send(
@@ -116,6 +128,7 @@ class ExactlyOnceKafkaSink(Sink):
     def __init__(self, options: KafkaWriteOptions) -> None:
         self._options = options
         self._owner = OWNER
+        self._watch: BrokerWatch | None = None
         self._markers: Markers | None = None
         self._writers: tuple[TransactionalWriter, ...] = ()
         # The last batch that all tasks have written, and the one that an earlier run has left.
@@ -133,7 +146,9 @@ class ExactlyOnceKafkaSink(Sink):
         options = self._options
         require_columns(StructType.fromJson(json.loads(runtime.schema_json)), options.topic)
         self._owner = f"{OWNER} of {runtime.query_name or runtime.query_id}"
-        require_topic(replace(options, client=_without_transactions(options)), self._owner)
+        plain = _without_transactions(options)
+        self._watch = BrokerWatch(plain, self._owner)
+        require_topic(replace(options, client=plain), self._owner)
         self._require_marker_topic()
         self._first = TransactionalWriter(
             options.client,
@@ -181,7 +196,8 @@ class ExactlyOnceKafkaSink(Sink):
         is_one = tasks == 1 and partitions_of(rows) == 1
         messages = messages_of(rows, self._options.topic, None if is_one else tasks)
         task = CommitMessages(tuple(map(self._writer, range(tasks))), batch_id)
-        written = messages.mapInArrow(task, WRITTEN).collect()
+        with watched(self._watch):
+            written = messages.mapInArrow(task, WRITTEN).collect()
         fault_point("kafka.staged")
         if sorted(row.task for row in written) != list(range(tasks)):
             raise IllegalStateError(
@@ -192,6 +208,8 @@ class ExactlyOnceKafkaSink(Sink):
 
     def stop(self) -> None:
         """Leave no transaction open: that of a task which was killed because the query was stopped."""
+        if self._watch is not None:
+            self._watch.close()
         if self._may_be_open and self._markers is not None:
             self._may_be_open = False
             try:
@@ -204,6 +222,9 @@ class ExactlyOnceKafkaSink(Sink):
     def commit(self, batch_id: int) -> None:
         self._written = max(self._written, batch_id)
         self._idle_since_ms = None
+
+    def waiting_for(self) -> str | None:
+        return broker_of(self._watch, self._options.servers)
 
     def idle(self, time_ms: int) -> None:
         """Renew the markers of a query that has long had nothing to do."""

@@ -260,12 +260,13 @@ class KafkaSource(SplitSource):
                 "partition": part.where.partition,
                 "from": part.start,
                 "to": part.end,
-                "id": self._topic_id(part.where.topic),
+                "id": self.topic_id(part.where.topic),
             }
             for part in parts
         ]
 
-    def _topic_id(self, topic: str) -> str:
+    def topic_id(self, topic: str) -> str:
+        """Return the id of a topic as of the last look; nothing where it is not known."""
         return "" if self._cluster is None else self._topic_ids.current.get(topic, "")
 
     def processed(self, end: Offset) -> None:

@@ -240,7 +240,8 @@ class MicroBatchExecution(StreamExecution):
     def status(self) -> dict[str, Any]:
         status = super().status()
         servers = [each.source.waiting_for() for each in self._query.sources.sources]
-        waits = [server for server in servers if server is not None]
+        servers += [sink.waiting_for() for sink in self._spec.sinks]
+        waits = dict.fromkeys(server for server in servers if server is not None)
         if waits and self.is_active:
             status["message"] = f"Waiting for {' and '.join(waits)}"
         return status

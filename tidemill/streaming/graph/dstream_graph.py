@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+from tidemill.batches.batch import OffsetRange, RangeSize
 from tidemill.errors import ProgramError
 from tidemill.streaming.graph.graph_base import GraphBase
 from tidemill.streaming.graph.inputs import InputNode
@@ -156,6 +159,19 @@ class DStreamGraph(GraphBase):
         with self.lock:
             self._batches[batch.time_ms] = batch
 
+    def leave_out(self, before: Batch, next_ms: int) -> None:
+        """Note that no batch is planned between ``before``, which had no input, and ``next_ms``.
+
+        Windows that look back at these times see what they would have seen had all batches run: the counts of
+        nothing, and the state as it rests.
+        """
+        first_ms = max(before.time_ms + self.batch_ms, next_ms - self.looks_back_ms())
+        nothing = {source_id: OffsetRange(r.end, r.end) for source_id, r in before.ranges.items()}
+        empty = replace(before, ranges=nothing, sizes=dict.fromkeys(nothing, RangeSize(0)))
+        with self.lock:
+            for time_ms in range(first_ms, next_ms, self.batch_ms):
+                self._left_out[time_ms] = empty
+
     def outputs_at(self, time_ms: int) -> dict[int, CreationSite]:
         """Return the output operations that have something to do in the batch of ``time_ms``."""
         return {
@@ -180,11 +196,13 @@ class DStreamGraph(GraphBase):
                 node.clear_metadata(time_ms)
             oldest_ms = time_ms - max((node.remember_ms for node in self._nodes), default=0)
             self._batches = {at: each for at, each in self._batches.items() if at > oldest_ms}
+            self._left_out = {at: each for at, each in self._left_out.items() if at > oldest_ms}
 
     def first_batch_after(self, time_ms: int, otherwise: int) -> int:
         """Return the id of the oldest known batch after ``time_ms``, or ``otherwise`` if there is none."""
         with self.lock:
-            ids = (each.batch_id for at_ms, each in self._batches.items() if at_ms > time_ms)
+            known = chain(self._batches.items(), self._left_out.items())
+            ids = (each.batch_id for at_ms, each in known if at_ms > time_ms)
             return min(ids, default=otherwise)
 
     def longest_input_memory_ms(self) -> int:
@@ -200,16 +218,20 @@ class DStreamGraph(GraphBase):
                 reaches_ms[parent] = max(reaches_ms[parent], reach_ms)
         return max(reaches_ms.values(), default=0)
 
-    def may_change_without_input(self) -> bool:
-        """Return True if a batch without input can change state."""
-        return any(
-            node.function.runs_without_records for node in self.stateful if node in self._nodes
-        )
+    @property
+    def has_state(self) -> bool:
+        """True if some node keeps state, which a batch without input may change."""
+        return any(node in self._nodes for node in self.stateful)
 
     def state_changed_ms(self) -> int:
         """Return the time of the last batch of this run that changed state; -1 if none did."""
         with self.lock:
             return max((node.changed_ms for node in self.stateful), default=-1)
+
+    def is_state_resting(self, time_ms: int) -> bool:
+        """Return True if all state was left as it was, each when it had its turn last until ``time_ms``."""
+        with self.lock:
+            return all(node.rested_at(time_ms) for node in self.stateful if node in self._nodes)
 
     def nodes(self) -> list[DStreamNode]:
         """Return every node that has a part in the stream, after all nodes that it depends on."""

@@ -42,6 +42,9 @@ class GraphBase:
         self.earlier_times: frozenset[int] = frozenset()
         # The batches whose RDDs may be asked for, by time.
         self._batches: dict[int, Batch] = {}
+        # For times that were left out, and that windows look back at: the last batch before them, which had
+        # no input, as a batch without any.
+        self._left_out: dict[int, Batch] = {}
         self._frozen_because: str | None = None
 
     @property
@@ -56,21 +59,36 @@ class GraphBase:
         return None if self.running_state is None else self.running_state.operators
 
     def has_batch(self, time_ms: int) -> bool:
-        """Return False for a time whose batch was left out, or forgotten, or is not planned yet."""
-        return time_ms in self._batches
+        """Return False for a time whose batch was forgotten, or is not planned yet."""
+        return time_ms in self._batches or time_ms in self._left_out
+
+    def is_left_out(self, time_ms: int) -> bool:
+        """Return True for a time that has no batch of its own: nothing came in, and all state rested."""
+        return time_ms in self._left_out
 
     def batch_id(self, time_ms: int) -> int:
-        """Return the id of the batch that was planned for ``time_ms``."""
-        return self._batches[time_ms].batch_id
+        """Return the id of the batch of ``time_ms``, or of the last one before a time that was left out."""
+        batch = self._batch_at(time_ms)
+        assert batch is not None
+        return batch.batch_id
+
+    def planned_ms(self, time_ms: int) -> int:
+        """Return ``time_ms``, or the time of the last batch before it if it was left out."""
+        batch = self._batch_at(time_ms)
+        assert batch is not None
+        return batch.time_ms
+
+    def _batch_at(self, time_ms: int) -> Batch | None:
+        return self._batches.get(time_ms) or self._left_out.get(time_ms)
 
     def range_at(self, time_ms: int, source_id: int) -> OffsetRange | None:
         """Return what the batch of ``time_ms`` reads of a source; None if there is no such batch."""
-        batch = self._batches.get(time_ms)
+        batch = self._batch_at(time_ms)
         return None if batch is None else batch.ranges.get(source_id)
 
     def tasks_at(self, time_ms: int) -> int:
         """Return how many tasks read the input of the batch of ``time_ms``."""
-        batch = self._batches.get(time_ms)
+        batch = self._batch_at(time_ms)
         return self.spark_context.defaultParallelism if batch is None else batch.shape.tasks
 
     def freeze(self, because: str) -> None:

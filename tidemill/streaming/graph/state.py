@@ -83,8 +83,21 @@ class StatefulNode(DStreamNode):
         # It is in the state store before the program is written: a recovered stream does not need it.
         self.initial = None
         self._reports: Accumulator[Reports] | None = None
-        # The time of the last batch that changed the state.
+        # The times of the last batch that ran, and of the last one that changed the state.
+        self._ran_ms = -1
         self.changed_ms = -1
+
+    def rested_at(self, time_ms: int) -> bool:
+        """Return True if the last batch with a turn of this node, until ``time_ms``, changed no state.
+
+        A node behind a sliding window has its turn once in a slide.
+        """
+        turn_ms = self._turn_ms(time_ms)
+        return self._ran_ms == turn_ms and self.changed_ms < turn_ms
+
+    def _turn_ms(self, time_ms: int) -> int:
+        assert self.zero_ms is not None
+        return time_ms - (time_ms - self.zero_ms) % self.slide_ms
 
     def write_initial_state(self, state: OperatorState, time_ms: int) -> None:
         """Begin with the user's pairs, as if they had come in the first batch."""
@@ -111,6 +124,9 @@ class StatefulNode(DStreamNode):
         spark_context = self.graph.spark_context
         (parent,) = self.dependencies
         rdd = parent.get_or_compute(time_ms)
+        is_left_out = self.graph.is_left_out(time_ms)
+        if not is_left_out:
+            self._ran_ms = max(self._ran_ms, time_ms)
         if rdd is None or rdd.getNumPartitions() == 0:
             if not self.function.runs_without_records:
                 return spark_context.emptyRDD()
@@ -120,13 +136,18 @@ class StatefulNode(DStreamNode):
         batch_id = self.graph.batch_id(time_ms)
         if self._reports is None:
             self._reports = spark_context.accumulator({}, ReportsParam())
-        is_replay = operators.is_committed(batch_id)
+        is_replay = is_left_out or operators.is_committed(batch_id)
         step = RunStateFunction(
             self.function.run,
             operators.state_of(self.operator_id),
-            operators.base(self.operator_id, batch_id, self.num_partitions),
+            self._resting(time_ms)
+            if is_left_out
+            else operators.base(self.operator_id, batch_id, self.num_partitions),
             batch_id,
-            time_ms,
+            # Keys whose time-out falls into a time that was left out time out in the next batch, and once.
+            self._turn_ms(self.graph.planned_ms(time_ms))
+            if is_left_out and self.function.timed
+            else time_ms,
             None if is_replay else self._reports,
             self.graph.program_classes,
         )
@@ -140,6 +161,13 @@ class StatefulNode(DStreamNode):
                 self.changed_ms = time_ms
             operators.written(self.operator_id, batch_id, written)
         return result
+
+    def _resting(self, time_ms: int) -> Versions:
+        """Return the versions of the state at a time that was left out."""
+        operators = self.graph.state
+        assert operators is not None
+        versions = operators.versions_at(self.operator_id, self.graph.batch_id(time_ms))
+        return versions or (None,) * self.num_partitions
 
     def _collect_reports(self, batch_id: int) -> list[WrittenVersion]:
         assert self._reports is not None

@@ -123,6 +123,9 @@ class DStreamPipeline(Pipeline, BatchObserver[BatchResult]):
             job_set.inputs = self._input_infos(batch, finished=True)
         elif self._is_durable:
             raise failure
+        else:
+            for node in self._graph.inputs:
+                node.source.failed(batch.ranges[node.source_id])
         return BatchResult(
             {}
             if failure is not None

@@ -7,21 +7,24 @@ work for nothing, so a long stretch of them is one step. The rule:
 
 1. The batch of the present time T is planned and runs. IF it has input, the next batch is that of the
    following time.
-2. ELSE IF a window may still hold something at the following time, the next batch is that of the following
+2. ELSE IF some state does not rest, the next batch is that of the following time. ``updateStateByKey`` calls
+   its function for every key in every batch, ``mapWithState`` has keys that time out, and both get the counts
+   of nothing. State behind a sliding window has its turn once in a slide. When a batch without input that was
+   its turn leaves the state as it was, so would the next one.
+3. ELSE IF a window may still hold something at the following time, the next batch is that of the following
    time. A window may hold something for as long as it reaches back, after the last batch that had input or
    changed state.
-3. ELSE IF the batch has changed state (``updateStateByKey`` calls its function for every key in every batch,
-   ``mapWithState`` has keys that time out), the next batch is that of the following time. When a batch
-   without input leaves the state as it was, so would the next one.
 4. ELSE the next batch is the earliest one that a batch of the last time reached looks back at: without a
    window the last time itself. A stretch of up to ``MADE_UP_FOR`` times is not left out.
 
-So every result that is not empty is there, and the batches from the last time on see what they would have
-seen had all batches run: windows have all their batches. Keys of ``mapWithState`` whose time-out fell into
-the stretch time out in the first batch after it. What a source finds after the stretch is read once, by the
-first batch after it. Times that are left out are no batches: they have no id and no RDD, output operations
-are not called for them, and nothing is written down about them. A restart finds the last batch, and applies
-the same rule.
+So every result that is not empty is there, and the batches after the stretch see what they would have seen
+had all batches run: windows that look back at times of the stretch see empty batches there, with their
+counts of nothing and the state that rests
+(:meth:`~tidemill.streaming.graph.dstream_graph.DStreamGraph.leave_out`). Keys of ``mapWithState`` whose
+time-out fell into the stretch time out in the first batch after it. What a source finds after the stretch
+is read once, by the first batch after it. Times that are left out are no batches: they have no id and no
+RDD, output operations are not called for them, and nothing is written down about them. A restart finds the
+last batch, and applies the same rule.
 """
 
 from __future__ import annotations
@@ -63,14 +66,15 @@ class MissedBatches:
         resume_ms = reached_ms - looks_back_ms
         if resume_ms - following_ms <= made_up_for_ms:
             return following_ms
-        if following_ms < self._last_active_ms + looks_back_ms:  # 2
+        if following_ms < self._last_active_ms + looks_back_ms:  # 3, whatever state does
             return following_ms
-        if self._graph.may_change_without_input():
-            if not self._wait_until_run():
+        if self._graph.has_state:
+            if not self._wait_until_run() or not self._graph.is_state_resting(batch.time_ms):  # 2
                 return following_ms
             self._last_active_ms = max(self._last_active_ms, self._graph.state_changed_ms())
-            if self._last_active_ms >= batch.time_ms:  # 3
+            if following_ms < self._last_active_ms + looks_back_ms:  # 3
                 return following_ms
+        self._graph.leave_out(batch, resume_ms)
         return resume_ms  # 4
 
 

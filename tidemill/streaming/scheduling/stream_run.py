@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from tidemill.batches.batch import Batch
@@ -150,6 +151,8 @@ class StreamRun:
         if point.same_times:
             for batch in position.readable:
                 self._graph.restore(batch)
+            for before, after in pairwise((*position.readable, *position.unfinished)):
+                self._graph.leave_out(before, after.time_ms)  # nothing, if one follows the other
         self._runner.resume(position.readable, position.unfinished)
         return self._first_ms
 

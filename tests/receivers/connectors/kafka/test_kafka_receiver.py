@@ -145,6 +145,20 @@ def test_a_new_group_begins_where_it_first_looked(broker: KafkaBroker, topic: To
     assert numbers(driver) == Counter(range(5, 8))
 
 
+def test_a_partition_that_comes_while_it_runs_is_read_from_its_beginning(
+    broker: KafkaBroker, topic: Topics
+) -> None:
+    name = topic()
+    settings = {"auto.offset.reset": "latest", "topic.metadata.refresh.interval.ms": 3000}
+    broker.send(name, texts(0, 5))
+    with Supervised(receiver_of(broker.address, name, **settings)) as driver:
+        wait_for(lambda: committed(broker, name) == [5], "the beginning")
+        broker.add_partitions(name, 2)
+        broker.send(name, texts(5, 9), 1)  # before the receiver knows of it
+        wait_for_numbers(driver, 4)
+    assert numbers(driver) == Counter(range(5, 9))
+
+
 def test_lost_commits_repeat_nothing(
     broker: KafkaBroker, topic: Topics, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from pyspark import SparkContext
+from pyspark.errors import PythonException
 
 from tests.kafka.broker import KafkaBroker
 from tests.manual_stream import Stream
@@ -300,6 +301,30 @@ def test_offsets_are_committed_to_the_group_when_a_batch_is_done(
     assert read() == texts(3, 5)
 
 
+def test_no_offsets_are_committed_from_a_batch_on_that_has_failed(
+    broker: KafkaBroker, topic: Topics, new_stream: Callable[..., Stream]
+) -> None:
+    """Without a checkpoint directory the stream goes on, and the group is all that a restart knows."""
+    name = topic()
+    given = params(broker, **{"group.id": f"g-{name}"})
+
+    def fail(rdd: Any) -> None:
+        if "bad" in rdd.values().collect():
+            raise RuntimeError("on purpose")
+
+    stream = new_stream()
+    direct = KafkaUtils.createDirectStream(stream.ssc, [name], given, commitOffsets=True)
+    direct.foreachRDD(fail)
+    broker.send(name, ["good"])
+    stream.start_and_run(1)
+    for value in ("bad", "good"):
+        broker.send(name, [value])
+        with pytest.raises(BatchError, match="on purpose"):
+            stream.driver.run(1, timeout_s=300)
+    stream.ssc.stop(stopSparkContext=False)
+    assert broker.group_offset(f"g-{name}", name) == 1
+
+
 def test_ranges_are_split_when_asked(broker: KafkaBroker, topic: Topics, stream: Stream) -> None:
     name = topic(1)
     broker.send(name, texts(0, 100))
@@ -328,6 +353,35 @@ def test_an_rdd_of_fixed_ranges(broker: KafkaBroker, topic: Topics, sc: SparkCon
         KafkaUtils.createRDD(sc, params(broker), [OffsetRange(name, 0, 8, 11)])
     with pytest.raises(OptionError, match="there is no partition 7"):
         KafkaUtils.createRDD(sc, params(broker), [OffsetRange(name, 7, 0, 1)])
+
+
+def test_an_rdd_of_a_topic_that_was_made_again_has_what_the_new_one_has(
+    broker: KafkaBroker, topic: Topics, sc: SparkContext
+) -> None:
+    name = topic()
+    broker.send(name, texts(0, 50))
+    first, second = OffsetRange(name, 0, 0, 5), OffsetRange(name, 0, 5, 10)
+    assert KafkaUtils.createRDD(sc, params(broker), [first]).values().collect() == texts(0, 5)
+    # The worker has a consumer that stands where the second range begins, and has fetched it.
+    broker.delete(name)
+    broker.create(name)
+    broker.send(name, texts(100, 150))
+    assert KafkaUtils.createRDD(sc, params(broker), [second]).values().collect() == texts(105, 110)
+
+
+def test_a_function_that_raises_stop_iteration_ends_nothing_in_silence(
+    broker: KafkaBroker, topic: Topics, sc: SparkContext
+) -> None:
+    name = topic()
+    broker.send(name, texts(0, 10))
+    rdd = KafkaUtils.createRDD(
+        sc,
+        params(broker),
+        [OffsetRange(name, 0, 0, 10)],
+        messageHandler=lambda message: next(x for x in [message.message] if x != "v004"),
+    )
+    with pytest.raises(PythonException, match=f"(?s)StopIteration.*offset 4 of .*{name}"):
+        rdd.collect()
 
 
 def test_a_message_that_cannot_be_decoded_is_named(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark import StorageLevel
 
 from tidemill.errors import ReceiverError
 from tidemill.kafka.consumer_params import ConsumerParams
+from tidemill.kafka.partitions import TopicPartition
 from tidemill.receivers.receiver import Receiver
 from tidemill.receivers.request_keys import KeySettings, RequestKey
 
@@ -41,6 +42,8 @@ class KafkaReceiver(Receiver):
         self._session: KafkaSession | None = None
         # Of the topics in which this receiver has begun to read.
         self.topic_ids: dict[str, str] = {}
+        # The partitions that its topics had when it first looked.
+        self._first_partitions: set[TopicPartition] = set()
 
     def onStart(self) -> None:
         try:
@@ -70,6 +73,15 @@ class KafkaReceiver(Receiver):
         """Store records as one block. Return the pieces that were stored before: then nothing is stored."""
         return self._running_supervisor().store_requests(records, keys)
 
+    def has_seen(self, partitions: Collection[TopicPartition]) -> None:
+        """Remember which partitions there are, the first time."""
+        if not self._first_partitions:
+            self._first_partitions = set(partitions)
+
+    def is_new(self, partition: TopicPartition) -> bool:
+        """Say whether a partition has come since this receiver has begun."""
+        return partition not in self._first_partitions
+
     def topics_made_again(self, ids: Mapping[str, str]) -> set[str]:
         """Return the topics that had other ids when this receiver began to read them."""
         again = {topic for topic, id_ in ids.items() if self.topic_ids.get(topic, id_) != id_}
@@ -85,4 +97,9 @@ class KafkaReceiver(Receiver):
             self.restart(message, error)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_session": None, "topic_ids": {}}
+        return {
+            **super().__getstate__(),
+            "_session": None,
+            "topic_ids": {},
+            "_first_partitions": set(),
+        }

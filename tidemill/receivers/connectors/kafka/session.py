@@ -7,6 +7,7 @@ the offset at which it begins; with the key goes the offset at which it ends
 
 1. The receiver gets partitions. Each begins where the group has committed. IF the group has committed nothing
    there, the receiver resolves ``auto.offset.reset`` and commits that: a crash does not move the beginning.
+   A partition that has come while the receiver ran is read from its beginning.
 2. It gathers messages, looks whether their topics are still those that it began with, and stores them as one
    block, with the key of each piece. (IF a topic was made again, these may be its messages from the middle.)
 3. IF the driver knows one of the keys, nothing is stored: an earlier run, or another member of the group, has
@@ -74,6 +75,8 @@ _DEFAULTS = {
     # A receiver that was killed leaves its partitions to others after so long.
     "session.timeout.ms": "10000",
     "heartbeat.interval.ms": "2000",
+    # How soon a new partition is noticed.
+    "topic.metadata.refresh.interval.ms": "30000",
     "isolation.level": "read_uncommitted",
     # As Java's clients do: a message that the disk of a broker has changed is no message.
     "check.crcs": "true",
@@ -146,6 +149,7 @@ class KafkaSession:
                 "or correct the name",
                 "kafka",
             )
+        self._receiver.has_seen([part for parts in found.values() for part in parts])
         ours = {
             "group.id": self._receiver.group,
             "error_cb": self._on_error,
@@ -181,7 +185,9 @@ class KafkaSession:
             if part.topic in made_again:
                 at = first[part]
             elif at is None:
-                at = first[part] if self._receiver.params.reset == EARLIEST else last[part]
+                # A partition that has come since the group has begun has nothing that is older.
+                is_all = self._receiver.params.reset == EARLIEST or self._receiver.is_new(part)
+                at = first[part] if is_all else last[part]
             elif not first[part] <= at <= ends[part]:
                 self._receiver.reportError(
                     f"messages of {part} are gone: the group {self._receiver.group} is at offset {at}, and "

@@ -39,6 +39,9 @@ class Decoders:
         done: list[Any] = []
         try:
             done.extend(decoded)
+            if len(done) < len(messages):
+                # It would look as if there were no more messages.
+                raise RuntimeError("a function for messages raised StopIteration")
         except Exception as error:
             at = messages[len(done)].offset() if len(done) < len(messages) else "?"
             error.add_note(f"This was the message with offset {at} of {where}.")
@@ -74,6 +77,8 @@ class RangeTask:
     decoders: Decoders
     fail_on_data_loss: bool
     patience_s: float
+    # A topic that is made again under its name has another id.
+    topic_ids: Mapping[str, str]
 
     def __call__(self, _: int, ranges: Iterable[OffsetRange]) -> Iterator[Any]:
         tune_worker()
@@ -84,7 +89,8 @@ class RangeTask:
             if not each.count():
                 continue
             where = each.topicAndPartition
-            for messages in reader.messages(where, each.fromOffset, each.untilOffset):
+            id_ = self.topic_ids.get(each.topic, "")
+            for messages in reader.messages(where, each.fromOffset, each.untilOffset, id_):
                 fault_point("kafka.fetched")
                 yield from self.decoders.records(where, messages)
 

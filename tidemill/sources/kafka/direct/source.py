@@ -110,6 +110,7 @@ class KafkaDirectSource(RecordSource):
         self._topics: KafkaSource | None = None
         self._group: GroupCommits | None = None
         self._left: set[str] = set()
+        self._has_failed = False
 
     @property
     def _source(self) -> KafkaSource:
@@ -199,13 +200,24 @@ class KafkaDirectSource(RecordSource):
             self._stream.decoders,
             self._stream.fail_on_data_loss,
             self._patience_s,
+            {part.topic: self._source.topic_id(part.topic) for part in ends},
         )
         return KafkaRDD(self._sc, map(_offset_range, pieces), task)
 
     def processed(self, end: Offset) -> None:
         self._source.processed(end)
-        if self._group is not None:
+        if self._group is not None and not self._has_failed:
             self._group.put(from_json(end))
+
+    def failed(self, range_: BatchRange) -> None:
+        """Commit nothing any more: who begins where the group stands is to read the failed batch again."""
+        if self._group is not None and not self._has_failed:
+            self._has_failed = True
+            logger.warning(
+                "a batch has failed: from now on no offsets are committed to the consumer group %s, so "
+                "that a stream that is started again reads the batch again",
+                self._stream.params.group_id,
+            )
 
     def stop(self) -> None:
         group, self._group = self._group, None

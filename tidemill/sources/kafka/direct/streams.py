@@ -39,6 +39,7 @@ def rdd_of_ranges(
             for each in ranges
             if each.topicAndPartition in there.get(each.topic, ())
         }
+        ids = cluster.topic_ids({part.topic for part in parts})
         first, last = cluster.earliest(parts), cluster.latest(parts)
     finally:
         cluster.close()
@@ -56,5 +57,5 @@ def rdd_of_ranges(
                 each.fromOffset,
                 max(first[where], min(each.fromOffset, last[where])),
             )
-    task = RangeTask(settings, params.owner, decoders, True, patience_s)
+    task = RangeTask(settings, params.owner, decoders, True, patience_s, ids)
     return KafkaRDD(spark_context, ranges, task)
