@@ -53,10 +53,13 @@ class FakeExecution:
 
     def end(self, error: BaseException | None = None) -> None:
         if self.is_active:
-            self._error = error
             self.is_active = False
-            self._on_terminated(self)
-            self._ended.set()
+            self.terminate(error)
+
+    def terminate(self, error: BaseException | None = None) -> None:
+        self._error = error
+        self._on_terminated(self)
+        self._ended.set()
 
     def status(self) -> dict[str, Any]:
         return {"message": "Stopped", "isDataAvailable": False, "isTriggerActive": False}

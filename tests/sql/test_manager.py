@@ -229,6 +229,31 @@ def test_waiting_for_any_query(faked: Faked) -> None:
         streams.awaitAnyTermination(-1)
 
 
+def test_the_error_of_a_query_that_is_about_to_end_is_not_missed(faked: Faked) -> None:
+    """A program sees that it is active no more, and asks for the error while its checkpoint is given back."""
+    session, made = faked
+    start(session)
+    start(session)
+    made[0].end()
+    made[1].is_active = False
+    ending = threading.Thread(target=made[1].terminate, args=(RuntimeError("broken"),))
+    answers: list[Any] = []
+
+    def ask() -> None:
+        try:
+            answers.append(session.streams.awaitAnyTermination(60))
+        except StreamingQueryException as error:
+            answers.append(str(error.getCondition()))
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    assert session.streams.awaitAnyTermination(0.01) is True
+    ending.start()
+    asking.join(DEADLINE_S)
+    ending.join(DEADLINE_S)
+    assert answers == ["STREAM_FAILED"]
+
+
 def test_a_waiter_is_woken(faked: Faked) -> None:
     session, made = faked
     start(session)

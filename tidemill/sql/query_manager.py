@@ -88,6 +88,7 @@ class StreamingQueryManager(PySparkStreamingQueryManager):
         # For awaitAnyTermination: whether a query has ended since the last reset, and its error.
         self._any_ended = False
         self._failure: QueryFailedError | None = None
+        self._ending: set[str] = set()  # the runs whose end is not told yet
         self._waiting_threads = 0
         # How many queries have ended, and their failures are not logged yet.
         self._unreported = 0
@@ -121,13 +122,18 @@ class StreamingQueryManager(PySparkStreamingQueryManager):
         with self._changed:
             self._waiting_threads += 1
             try:
-                ended = self._changed.wait_for(lambda: self._any_ended, timeout)
+                self._changed.wait_for(self._has_any_ended, timeout)
             finally:
                 self._waiting_threads -= 1
-            failure = self._failure
+            ended, failure = self._any_ended, self._failure
         if ended and failure is not None:
             raise failure.with_traceback(None) from None
         return None if timeout is None else ended
+
+    def _has_any_ended(self) -> bool:
+        """Return True when a query has ended, and no other is about to: its error would be missed."""
+        active = self._active.values()
+        return self._any_ended and not self._ending and all(each.query.isActive for each in active)
 
     def resetTerminated(self) -> None:
         """Forget the queries that have ended, so that :meth:`awaitAnyTermination` waits again."""
@@ -304,6 +310,17 @@ class StreamingQueryManager(PySparkStreamingQueryManager):
             if ended is None:
                 return
             self._unreported += 1
+            self._ending.add(execution.run_id)
+        try:
+            self._tell_end(execution, ended, start_error)
+        finally:
+            with self._changed:
+                self._ending.discard(execution.run_id)
+                self._changed.notify_all()
+
+    def _tell_end(
+        self, execution: QueryExecution, ended: _ActiveQuery, start_error: BaseException | None
+    ) -> None:
         try:
             failure = ended.query.exception()
             if failure is not None and start_error is None:
@@ -327,7 +344,6 @@ class StreamingQueryManager(PySparkStreamingQueryManager):
             if not self._any_ended or failure is not None:
                 self._failure = failure
             self._any_ended = True
-            self._changed.notify_all()
 
     def _has_checkpoint(self, query: StreamingQuery) -> bool:
         active = self._active.get(query.runId)
