@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.accumulators import AccumulatorParam
 
+from tidemill.kafka.partitions import Positions, TopicPartition
+
 if TYPE_CHECKING:
     from pyspark import Accumulator, SparkContext
 
@@ -27,6 +29,16 @@ class SkipsParam(AccumulatorParam[Skips]):
 
 def new_skips(spark_context: SparkContext) -> Accumulator[Skips]:
     return spark_context.accumulator({}, SkipsParam())
+
+
+def take_skips_between(skips: Accumulator[Skips], starts: Positions, ends: Positions) -> int:
+    """Return how many offsets of some ranges were skipped since the last call."""
+    found = 0
+    for key in list(skips.value):  # a copy, as below
+        part = TopicPartition(*key[:2])
+        if starts.get(part, 0) <= key[2] < ends.get(part, 0):
+            found += skips.value.pop(key, 0)
+    return found
 
 
 def take_skips(skips: Accumulator[Skips]) -> int:

@@ -124,11 +124,18 @@ def test_a_task_that_slept_while_another_program_took_over(program: Make, point:
 
 
 @every_fault
-@pytest.mark.parametrize("point", ["kafka.marked", "kafka.sent", "kafka.committed"])
+@pytest.mark.parametrize(
+    "point",
+    [
+        *("kafka.before-tasks", "batch.before-offsets", "kafka.begun", "kafka.sent"),
+        *("kafka.marked", "kafka.committed", "kafka.staged"),
+    ],
+)
 def test_the_broker_dies_in_the_middle(program: Make, point: str) -> None:
     copy = program()
     watcher = copy.watcher("watched")
-    process = copy.start([Planned(point, 3, "pause")])
+    passes = {**DRIVER_POINTS, **TASK_POINTS}[point]
+    process = copy.start([Planned(point, min(3, passes), "pause")])
     try:
         wait_for(lambda: standing_still(process.pid) or process.poll() is not None, "the pause")
         copy.broker.kill()

@@ -21,9 +21,10 @@ from tests.sources.kafka.direct.streams import (
     texts,
     write_values,
 )
+from tests.waiting import wait_for
 from tidemill.errors import BatchError, DataLossError, OptionError, SourceError
 from tidemill.kafka.group import ConsumerGroup
-from tidemill.streaming import StreamingContext
+from tidemill.streaming import StreamingContext, StreamingListener
 from tidemill.streaming.kafka import (
     Broker,
     KafkaUtils,
@@ -425,6 +426,30 @@ def test_expired_messages_fail_or_are_skipped(
     again.clock = it.clock
     again.run(1, upgrade=True)
     assert read_values(out) == texts(12, 20)
+
+
+def test_what_is_skipped_does_not_count_as_read(
+    broker: KafkaBroker, topic: Topics, stream: Stream, caplog: pytest.LogCaptureFixture
+) -> None:
+    name = topic()
+    sizes: list[int] = []
+
+    class Sizes(StreamingListener):
+        def onBatchCompleted(self, batchCompleted: Any) -> None:
+            sizes.append(batchCompleted.batchInfo().numRecords())
+
+    stream.ssc.addStreamingListener(Sizes())
+    given = params(broker, **{"client.id": name})  # no consumer has fetched anything ahead
+    direct = KafkaUtils.createDirectStream(stream.ssc, [name], given, failOnDataLoss=False)
+    batches = collected(direct)
+    stream.start_and_run(1)
+    broker.send(name, texts(0, 20))
+    broker.truncate(name, 0, 12)
+    stream.driver.run(1)
+    assert len(batches[1]) == 8
+    wait_for(lambda: len(sizes) == 2, "the batches")
+    assert sizes == [0, 8]
+    assert "12 messages were gone" in caplog.text
 
 
 def make_again(broker: KafkaBroker, name: str) -> None:

@@ -17,7 +17,9 @@ from tidemill.kafka.records import RangeReader
 from tidemill.tasks.worker import tune_worker
 
 if TYPE_CHECKING:
-    from pyspark import SparkContext
+    from pyspark import Accumulator, SparkContext
+
+    from tidemill.kafka.skips import Skips
 
 Handler = Callable[[KafkaMessageAndMetadata], Any]
 
@@ -79,11 +81,18 @@ class RangeTask:
     patience_s: float
     # A topic that is made again under its name has another id.
     topic_ids: Mapping[str, str]
+    skipped: Accumulator[Skips] | None = None
 
     def __call__(self, _: int, ranges: Iterable[OffsetRange]) -> Iterator[Any]:
         tune_worker()
         reader = RangeReader(
-            self.settings, self.owner, (), frozenset(), self.fail_on_data_loss, self.patience_s
+            self.settings,
+            self.owner,
+            (),
+            frozenset(),
+            self.fail_on_data_loss,
+            self.patience_s,
+            self.skipped,
         )
         for each in ranges:
             if not each.count():

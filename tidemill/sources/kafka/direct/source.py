@@ -34,6 +34,7 @@ from tidemill.kafka.partitions import (
 )
 from tidemill.kafka.ranges import OffsetRange
 from tidemill.kafka.settings import KAFKA_POLL_MS
+from tidemill.kafka.skips import new_skips, take_skips_between
 from tidemill.sources.kafka.direct.group import GroupCommits
 from tidemill.sources.kafka.direct.limits import PartitionLimits
 from tidemill.sources.kafka.direct.rdd import Decoders, KafkaRDD, RangeTask
@@ -111,6 +112,8 @@ class KafkaDirectSource(RecordSource):
         self._group: GroupCommits | None = None
         self._left: set[str] = set()
         self._has_failed = False
+        # Offsets that tasks have skipped because they were gone, if that is allowed.
+        self._skips = None if stream.fail_on_data_loss else new_skips(spark_context)
 
     @property
     def _source(self) -> KafkaSource:
@@ -188,6 +191,15 @@ class KafkaDirectSource(RecordSource):
             replace(range_, start=to_json({part: starts[part] for part in ends}))
         )
 
+    def records_read(self, range_: BatchRange) -> int | None:
+        records = self.size(range_).records
+        if self._skips is None or records is None:
+            return records
+        skipped = take_skips_between(self._skips, from_json(range_.start), from_json(range_.end))
+        if skipped:
+            logger.warning("%d messages were gone before a batch has read them: skipped", skipped)
+        return records - skipped
+
     def read(self, range_: BatchRange, tasks: int) -> KafkaRDD:
         # Only what the log has decides which offsets a task reads, never what the driver has heard since.
         starts, ends = from_json(range_.start), from_json(range_.end)
@@ -201,6 +213,7 @@ class KafkaDirectSource(RecordSource):
             self._stream.fail_on_data_loss,
             self._patience_s,
             {part.topic: self._source.topic_id(part.topic) for part in ends},
+            self._skips,
         )
         return KafkaRDD(self._sc, map(_offset_range, pieces), task)
 
