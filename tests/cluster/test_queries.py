@@ -16,7 +16,7 @@ from tests.faults.queries import QueryProgram, check
 from tests.waiting import wait_for
 
 ROUNDS = int(os.environ.get("TIDEMILL_CLUSTER_ROUNDS", "1"))
-STEPS = 4 if ROUNDS == 1 else 8
+STEPS = 8
 
 # Where a task is when its executor dies, and how often a step at least passes the point.
 IN_TASKS = {
@@ -48,7 +48,7 @@ def quiet(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Quer
 def plan_of(round_: int) -> list[Planned]:
     """Executors die in some steps, in the middle of a task, and the driver in one."""
     chance = random.Random(round_)
-    steps = chance.sample(range(1, STEPS), 2 if STEPS == 4 else 4)
+    steps = chance.sample(range(1, STEPS), 4)
     points = chance.sample(list(IN_TASKS), len(steps))
     plan = [
         Planned(point, step * IN_TASKS[point] + 1, "executor")
@@ -57,6 +57,7 @@ def plan_of(round_: int) -> list[Planned]:
     return [*plan, Planned(chance.choice(IN_DRIVER), STEPS)]
 
 
+@pytest.mark.only_in("test-cluster")
 @pytest.mark.parametrize("round_", range(ROUNDS))
 def test_executors_a_disk_and_the_driver_are_lost(
     cluster: StandaloneCluster,
