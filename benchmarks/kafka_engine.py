@@ -7,7 +7,9 @@ measures. Each line of its input is a query, and it answers with a line when the
 
     {"topic": "small", "query": "count", "batch": 250000, "checkpoint": "/tmp/..."}
 
-An empty line ends the query. ``bare`` is no engine: it consumes the topic in a loop, and answers at its end.
+``copy`` has a topic ``output`` as well, and may have a ``trigger``. ``direct`` is a direct stream, for
+Tidemill only, and notes its batches as queries do, in ``commits``. An empty line ends the query. ``bare`` is
+no engine: it consumes the topic in a loop, and answers at its end.
 """
 
 from __future__ import annotations
@@ -16,7 +18,11 @@ import gc
 import json
 import os
 import sys
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
+
+RATE = 400_000  # messages per second that a direct stream is offered, which is more than it takes
 
 
 def session(engine: str) -> Any:
@@ -25,6 +31,7 @@ def session(engine: str) -> Any:
         "spark.sql.shuffle.partitions": "1",
         "spark.driver.memory": "1g",
         "spark.python.unix.domain.socket.enabled": "true",
+        "spark.streaming.kafka.maxRatePerPartition": str(RATE),
     }
     if engine == "tidemill":
         import tidemill
@@ -41,7 +48,10 @@ def session(engine: str) -> Any:
     return spark
 
 
-def start(spark: Any, servers: str, order: dict[str, Any]) -> Any:
+def start(spark: Any, servers: str, order: dict[str, Any]) -> Callable[[], None]:
+    """Start a query and return what stops it."""
+    if order["query"] == "direct":
+        return start_direct(spark, servers, order)
     from pyspark.sql import functions as sql
 
     reader = spark.readStream.format("kafka").option("kafka.bootstrap.servers", servers)
@@ -55,10 +65,38 @@ def start(spark: Any, servers: str, order: dict[str, Any]) -> Any:
         timed = df.withWatermark("timestamp", "1 minute")
         result = timed.groupBy(sql.window("timestamp", "10 seconds")).count()
     else:
-        result = df.select(sql.length("value").alias("bytes"))
-    mode = "append" if order["query"] == "lengths" else "update"
-    writer = result.writeStream.format("noop").outputMode(mode)
-    return writer.option("checkpointLocation", order["checkpoint"]).start()
+        result = df.select("value")
+    writer = result.writeStream.outputMode("update").option(
+        "checkpointLocation", order["checkpoint"]
+    )
+    if order["query"] == "copy":
+        writer = writer.format("kafka").option("kafka.bootstrap.servers", servers)
+        writer = writer.option("topic", order["output"])
+    else:
+        writer = writer.format("noop")
+    if order.get("trigger"):
+        writer = writer.trigger(**order["trigger"])
+    query = writer.start()
+    return lambda: query.stop()
+
+
+def start_direct(spark: Any, servers: str, order: dict[str, Any]) -> Callable[[], None]:
+    from tidemill.streaming import StreamingContext
+    from tidemill.streaming.kafka import KafkaUtils
+
+    commits = Path(order["checkpoint"], "commits")
+    commits.mkdir(parents=True)
+
+    def note(rdd: Any) -> None:
+        if (count := rdd.first()) > 0:
+            (commits / str(len(list(commits.iterdir())))).write_text(str(count))
+
+    ssc = StreamingContext(spark.sparkContext, order["batch"] / RATE)
+    ssc.checkpoint(str(commits.with_name("stream")))
+    settings = {"bootstrap.servers": servers, "auto.offset.reset": "earliest"}
+    KafkaUtils.createDirectStream(ssc, [order["topic"]], settings).count().foreachRDD(note)
+    ssc.start()
+    return lambda: ssc.stop(stopSparkContext=False)
 
 
 def consume(servers: str, topic: str, count: int) -> None:
@@ -84,18 +122,18 @@ def consume(servers: str, topic: str, count: int) -> None:
 
 def main(engine: str, servers: str) -> None:
     spark = None if engine == "bare" else session(engine)
-    query = None
+    stop: Callable[[], None] | None = None
     print("ready", flush=True)
     for line in sys.stdin:
-        if query is not None:
-            query.stop()
-            query = None
+        if stop is not None:
+            stop()
+            stop = None
         if line.strip():
             order = json.loads(line)
             if spark is None:
                 consume(servers, order["topic"], order["batch"])
             else:
-                query = start(spark, servers, order)
+                stop = start(spark, servers, order)
         print("done", flush=True)
 
 
