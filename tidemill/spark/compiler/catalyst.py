@@ -10,12 +10,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from py4j.java_gateway import is_instance_of
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame, Row
 from pyspark.sql.types import StructType, _parse_datatype_json_string
 from pyspark.sql.udf import UserDefinedFunction
 from pyspark.util import PythonEvalType
+
+from tidemill.spark.java_names import java_names
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,7 +37,7 @@ class Catalyst:
         self.session = session
         self.jsession = session._jsparkSession
         self._gateway: Any = session.sparkContext._gateway
-        jvm: Any = session.sparkContext._jvm
+        jvm = java_names(session.sparkContext)
         self.jvm = jvm
         spark_sql = jvm.org.apache.spark.sql
         self.logical = spark_sql.catalyst.plans.logical
@@ -50,6 +51,7 @@ class Catalyst:
         self._active_session = sessions.getActiveSession
         self._set_active_session = sessions.setActiveSession
         self._clear_active_session = sessions.clearActiveSession
+        self._types = jvm.py4j.reflection.TypeUtil
         self._nil = self.module("scala.collection.immutable.Nil")
         self.none = getattr(jvm.scala, "None$").__getattr__("MODULE$")
 
@@ -83,7 +85,7 @@ class Catalyst:
         return seq
 
     def array(self, class_name: str, items: Sequence[Any]) -> Any:
-        array = self._gateway.new_array(getattr(self.jvm, class_name), len(items))
+        array = self._gateway.new_array(self.jvm.of(class_name), len(items))
         for index, item in enumerate(items):
             array[index] = item
         return array
@@ -121,10 +123,10 @@ class Catalyst:
         return node.makeCopy(self.array("java.lang.Object", arguments))
 
     def is_expression(self, value: Any) -> bool:
-        return bool(is_instance_of(self._gateway, value, _EXPRESSION))
+        return self.is_instance(value, _EXPRESSION)
 
     def is_instance(self, value: Any, class_name: str) -> bool:
-        return bool(is_instance_of(self._gateway, value, class_name))
+        return bool(self._types.isInstanceOf(class_name, value))
 
     def expressions_of(self, plan: Node) -> list[Node]:
         return self.items(plan.expressions())
@@ -253,7 +255,9 @@ class Catalyst:
 
     def python_row(self, row: Any) -> Row:
         """Return a row of the JVM as a row of PySpark."""
-        python_row: Row = cloudpickle.loads(self.jvm.PythonSQLUtils.toPyRow(row))
+        python_row: Row = cloudpickle.loads(
+            self.jvm.org.apache.spark.sql.api.python.PythonSQLUtils.toPyRow(row)
+        )
         return python_row
 
     def with_cached_data(self, plan: Node) -> Node:

@@ -128,7 +128,7 @@ class StaticTables:
             case name if name in _IN_THE_QUERY:
                 return ()
             case "InMemoryRelation":
-                return (f"cached {c.jvm.System.identityHashCode(leaf.cacheBuilder())}",)
+                return (f"cached {c.jvm.java.lang.System.identityHashCode(leaf.cacheBuilder())}",)
             case "LogicalRDD" if self._is_fixed(leaf.rdd()):
                 return ()
             case "LogicalRelation" if c.name(leaf.relation()) == "HadoopFsRelation":

@@ -257,7 +257,7 @@ class FileRelations:
             self._schema,
             partitions,
             c.none,
-            c.jvm.PythonUtils.toScalaMap(dict(options)),
+            c.jvm.org.apache.spark.api.python.PythonUtils.toScalaMap(dict(options)),
             c.none,
             c.none,
         )

@@ -18,6 +18,7 @@ from pyspark.errors.exceptions.captured import (
 from tidemill.common.output_modes import UPDATE
 from tidemill.errors import BatchError, SparkCondition
 from tidemill.spark.errors.context_lines import told_in_short
+from tidemill.spark.java_names import java_names
 from tidemill.spark.session.settings import REAL_TIME_AT_LEAST
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ _SINKS_OF_REAL_TIME = ("console", "foreach", "kafka")
 
 def sql_state_of(condition: str) -> str | None:
     """Return the SQLSTATE of one of Spark's conditions; None without a JVM, or if Spark has none for it."""
-    jvm: Any = SparkContext._jvm
+    jvm = java_names(SparkContext)
     if jvm is None:
         return None
     try:
@@ -54,7 +55,7 @@ def condition_raised_by(call: Callable[[], object]) -> SparkCondition | None:
 
 def condition_of_streaming(df: DataFrame, output_mode: str) -> SparkCondition | None:
     """Return the condition with which Spark refuses to stream a DataFrame; None if it would not."""
-    jvm: Any = df.sparkSession.sparkContext._jvm
+    jvm = java_names(df.sparkSession.sparkContext)
     mode = getattr(jvm.org.apache.spark.sql.streaming.OutputMode, output_mode.capitalize())()
     checker = jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker
     plan = df._jdf.queryExecution().analyzed()
@@ -63,7 +64,7 @@ def condition_of_streaming(df: DataFrame, output_mode: str) -> SparkCondition | 
 
 def condition_of_interval(text: str) -> SparkCondition | None:
     """Return the condition with which Spark refuses the interval of a trigger; None if it would not."""
-    jvm: Any = SparkContext._jvm
+    jvm = java_names(SparkContext)
     return condition_raised_by(
         lambda: jvm.org.apache.spark.sql.streaming.Trigger.ProcessingTime(text)
     )
@@ -96,7 +97,7 @@ def condition_of_real_time(
 
 def condition_of_format(spark: SparkSession, format_name: str) -> SparkCondition | None:
     """Return the condition with which Spark says that it has no such format; None if it has."""
-    jvm: Any = spark.sparkContext._jvm
+    jvm = java_names(spark.sparkContext)
     source = jvm.org.apache.spark.sql.execution.datasources.DataSource
     conf = spark._jsparkSession.sessionState().conf()
     return condition_raised_by(lambda: source.lookupDataSource(format_name, conf))
@@ -104,7 +105,7 @@ def condition_of_format(spark: SparkSession, format_name: str) -> SparkCondition
 
 def parse_schema(text: str) -> None:
     """Raise Spark's own error if a text is no schema."""
-    jvm: Any = SparkContext._jvm
+    jvm = java_names(SparkContext)
     jvm.org.apache.spark.sql.types.StructType.fromDDL(text)
 
 

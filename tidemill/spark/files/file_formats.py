@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from tidemill.spark.java_names import java_names
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -44,7 +46,7 @@ def format_options(session: SparkSession, format: str) -> frozenset[str] | None:
     name = _CLASSES.get(format.lower())
     if name is None:
         return None
-    jvm: Any = session.sparkContext._jvm
+    jvm = java_names(session.sparkContext)
     listed = getattr(getattr(jvm, f"{name}$"), "MODULE$").getAllOptions()
     # One call for all names: a call for each would take some milliseconds.
     return frozenset(str(listed.mkString("\n")).split("\n"))
@@ -57,7 +59,7 @@ def is_file_format(session: SparkSession, format: str) -> bool:
 
 def file_format(session: SparkSession, format: str) -> Any | None:
     """Return Spark's object for a format that writes files, or None if there is no such format."""
-    jvm: Any = session.sparkContext._jvm
+    jvm = java_names(session.sparkContext)
     sources = jvm.org.apache.spark.sql.execution.datasources
     conf = session._jsparkSession.sessionState().conf()
     try:

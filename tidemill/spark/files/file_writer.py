@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tidemill.spark.files.file_formats import file_format
+from tidemill.spark.java_names import java_names
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -31,7 +32,7 @@ class SparkFileWriter:
         partition_by: Sequence[str],
     ) -> None:
         self._session: Any = session._jsparkSession
-        jvm: Any = session.sparkContext._jvm
+        jvm = java_names(session.sparkContext)
         self._jvm = jvm
         self._options = dict(options)
         self._partition_by = list(partition_by)
@@ -43,7 +44,7 @@ class SparkFileWriter:
 
     def write(self, rows: DataFrame, folder: str) -> None:
         """Compute the rows and write them into ``folder``, which must not be there."""
-        utils = self._jvm.PythonUtils
+        utils = self._jvm.org.apache.spark.api.python.PythonUtils
         execution = rows._jdf.queryExecution()
         columns = execution.analyzed().output()
         settings = utils.toScalaMap({**_NO_MARKER, **self._options})

@@ -11,6 +11,7 @@ from pyspark.serializers import NoOpSerializer
 from pyspark.sql import SparkSession
 
 from tidemill.common.paths import local_path, split_path
+from tidemill.spark.java_names import java_names
 from tidemill.spark.session.settings import LARGE_ARROW_TYPES
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ class HadoopFileSystem:
     )
 
     def __init__(self, spark_context: SparkContext, uri: str) -> None:
-        self._jvm: Any = spark_context._jvm
+        self._jvm = java_names(spark_context)
         configuration = spark_context._jsc.hadoopConfiguration()
         self.java_object = self.path(uri).getFileSystem(configuration)
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from py4j.protocol import Py4JJavaError
 
 from tidemill.spark.files.hadoop_files import HadoopFileSystem, HadoopStatus
+from tidemill.spark.java_names import java_names
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -16,7 +17,7 @@ class HadoopFolder:
     """Reads, writes and moves files below a folder. Paths are relative to it, with ``/``."""
 
     def __init__(self, spark_context: SparkContext, uri: str) -> None:
-        jvm: Any = spark_context._jvm
+        jvm = java_names(spark_context)
         self._io_utils = jvm.org.apache.commons.io.IOUtils
         self._files = HadoopFileSystem(spark_context, uri)
         self._fs = self._files.java_object

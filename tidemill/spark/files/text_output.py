@@ -35,6 +35,7 @@ from py4j.protocol import Py4JError
 from tidemill.common.fault_points import fault_point
 from tidemill.errors import SinkError
 from tidemill.spark.files.hadoop_files import HadoopFileSystem
+from tidemill.spark.java_names import java_names
 
 if TYPE_CHECKING:
     from pyspark import RDD
@@ -77,7 +78,7 @@ class _TextDirectory:
         files = HadoopFileSystem(rdd.context, directory)
         self._path = files.path
         self._fs = files.java_object
-        self._io_utils: Any = rdd.context._jvm.org.apache.commons.io.IOUtils  # type: ignore[union-attr]
+        self._io_utils = java_names(rdd.context).org.apache.commons.io.IOUtils
         self._target = self._fs.makeQualified(files.path(directory))
         name = f".{self._target.getName()}.unfinished"
         self._beside = self._below(self._target.getParent(), name)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyspark import RDD
 from pyspark.serializers import NoOpSerializer
+
+from tidemill.spark.java_names import java_names
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -20,8 +22,8 @@ def located_rdd(
     A location is a host, or ``executor_<host>_<id>``. PySpark's ``parallelize`` takes no locations;
     ``SparkContext.makeRDD`` of the JVM does.
     """
-    jvm: Any = spark_context._jvm
-    to_seq = jvm.PythonUtils.toSeq
+    jvm = java_names(spark_context)
+    to_seq = jvm.org.apache.spark.api.python.PythonUtils.toSeq
     pairs = [jvm.scala.Tuple2(bytearray(item), to_seq(list(where))) for item, where in items]
     of_bytes = jvm.scala.reflect.ClassTag.apply(jvm.java.lang.Class.forName("[B"))
     scala_rdd = spark_context._jsc.sc().makeRDD(to_seq(pairs), of_bytes)

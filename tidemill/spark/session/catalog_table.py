@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyspark.sql.types import DataType, StructType
+
+from tidemill.spark.java_names import java_names
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,7 +41,7 @@ def catalog_table(session: SparkSession, name: str) -> CatalogTable | None:
     )
     storage, provider = metadata.storage(), metadata.provider()
     where = storage.locationUri()
-    jvm: Any = session.sparkContext._jvm
+    jvm = java_names(session.sparkContext)
     options = jvm.scala.jdk.javaapi.CollectionConverters.asJava(storage.properties())
     partitions = jvm.scala.jdk.javaapi.CollectionConverters.asJava(metadata.partitionColumnNames())
     return CatalogTable(
@@ -54,7 +56,7 @@ def catalog_table(session: SparkSession, name: str) -> CatalogTable | None:
 
 def can_widen(session: SparkSession, source: DataType, target: DataType) -> bool:
     """Return True if every value of one type is a value of the other, as Spark sees it."""
-    jvm: Any = session.sparkContext._jvm
+    jvm = java_names(session.sparkContext)
     parse = session._jsparkSession.parseDataType
     cast = jvm.org.apache.spark.sql.catalyst.expressions.Cast
     return bool(cast.canUpCast(parse(source.json()), parse(target.json())))

@@ -9,6 +9,7 @@ from typing import Any
 from pyspark import RDD
 from pyspark.sql import SparkSession
 
+from tidemill.spark.java_names import java_names
 from tidemill.spark.session.patches import attach_hooks, detach_hooks, hooks_of
 
 
@@ -31,8 +32,7 @@ class ClonedSession:
     @contextmanager
     def active(self) -> Iterator[SparkSession]:
         """Make it the active session of the current thread inside the ``with`` block."""
-        sessions: Any = self.session._jvm
-        sessions = sessions.org.apache.spark.sql.classic.SparkSession
+        sessions = java_names(self.session.sparkContext).org.apache.spark.sql.classic.SparkSession
         before = sessions.getActiveSession()
         sessions.setActiveSession(self.session._jsparkSession)
         try:

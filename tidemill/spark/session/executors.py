@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tidemill.common.processes import PROC, ancestors_of
+from tidemill.spark.java_names import java_names
 from tidemill.spark.session.executor_info import ExecutorInfo
 
 if TYPE_CHECKING:
@@ -44,8 +45,8 @@ class SparkExecutors:
 
     def request_total(self, n: int) -> bool:
         """Ask for ``n`` executors in all, which come later. Return False if the cluster refuses."""
-        jvm: Any = self._sc._jvm
-        no_preferences = jvm.PythonUtils.toScalaMap({})
+        jvm = java_names(self._sc)
+        no_preferences = jvm.org.apache.spark.api.python.PythonUtils.toScalaMap({})
         return bool(self._context().requestTotalExecutors(n, 0, no_preferences))
 
     def kill(self, executor_id: str) -> bool:

@@ -15,6 +15,7 @@ from py4j.clientserver import ClientServer
 from py4j.protocol import Py4JError
 
 from tidemill.errors import SetupError
+from tidemill.spark.java_names import java_names
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -87,7 +88,7 @@ def writing_to_existing_directories(spark_context: SparkContext) -> Iterator[Non
 
     As in Spark: a batch that was interrupted has made its directories, and runs again.
     """
-    utils: Any = getattr(spark_context._jvm, _WRITER_UTILS)
+    utils = java_names(spark_context).of(_WRITER_UTILS)
     unchecked = getattr(utils, "MODULE$").disableOutputSpecValidation()
     before = unchecked.value()
     set_unchecked = getattr(unchecked, "value_$eq")

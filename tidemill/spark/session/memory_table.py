@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame
 
+from tidemill.spark.java_names import java_names
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -18,7 +20,7 @@ class MemoryTable:
 
     def __init__(self, session: SparkSession, schema_json: str) -> None:
         self._session = session
-        jvm: Any = session.sparkContext._jvm
+        jvm = java_names(session.sparkContext)
         types = jvm.org.apache.spark.sql.types
         schema = types.DataType.fromJson(schema_json)
         utils = getattr(

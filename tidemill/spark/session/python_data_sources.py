@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource
 
 from tidemill.errors import UnsupportedError
+from tidemill.spark.java_names import java_names
 
 
 def python_data_source(spark: SparkSession, name: str) -> type[DataSource] | None:
@@ -17,7 +18,7 @@ def python_data_source(spark: SparkSession, name: str) -> type[DataSource] | Non
     Spark keeps the class as the program pickled it.
     """
     jsession: Any = spark._jsparkSession
-    jvm: Any = spark._jvm
+    jvm = java_names(spark.sparkContext)
     manager = jsession.sessionState().dataSourceManager()
     if not manager.dataSourceExists(name):
         return None

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from tidemill.spark.java_names import java_names
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -143,7 +145,7 @@ def propagate_settings(session: SparkSession) -> None:
     on the session is also the active one of the thread: Spark's file writer and user functions look for it.
     """
     context = session.sparkContext
-    jvm: Any = context._jvm
+    jvm = java_names(context)
     jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(session._jsparkSession)
     pairs = session._jsparkSession.sessionState().conf().getAllConfs().toSeq()
     for index in range(pairs.size()):
