@@ -141,6 +141,10 @@ def test_zookeepers_address_is_taken_for_that_of_a_broker(
         (("h:1", "", {"t": 1}), "groupId of createStream must be the name"),
         (("", "g", {"t": 1}), "needs the address of a broker"),
         (("h:1", "g", {"t": 1}, {"auto.offset.reset": "now"}), "expected earliest"),
+        (
+            ("h:1", "g", {"t": 1}, {"group.protocol": "consumer"}),
+            "group.protocol=consumer .* not pos",
+        ),
     ],
 )
 def test_wrong_arguments_of_receiver_streams(

@@ -41,6 +41,7 @@ __all__ = [
 ]
 
 DIRECT, RECEIVER, BATCH = "createDirectStream", "createStream", "createRDD"
+GROUP_PROTOCOL = "group.protocol"
 
 logger = logging.getLogger(__name__)
 
@@ -193,11 +194,22 @@ class KafkaUtils:
                 zkQuorum,
             )
         params = ConsumerParams.of(given, RECEIVER, **{GROUP: groupId})
+        _require_classic_group(params)
         level = require_storage_level(storageLevel)
         receiver = KafkaReceiver(params.with_secrets(LiteralSecret), tuple(topics), level)
         _require_functions(RECEIVER, keyDecoder=keyDecoder, valueDecoder=valueDecoder)
         stream = KafkaReceiverStream(receiver, keyDecoder, valueDecoder)
         return DStream(ssc._graph.add_input(stream, UNLIMITED, ssc._clock.now_ms()), ssc)
+
+
+def _require_classic_group(params: ConsumerParams) -> None:
+    protocol = params.given.get(GROUP_PROTOCOL, "classic")
+    if isinstance(protocol, str) and protocol.strip().lower() != "classic":
+        raise OptionError(
+            f"{GROUP_PROTOCOL}={protocol} in kafkaParams of {RECEIVER} is not possible: leave it out, the "
+            "receiver is a member of a classic group, which brokers of all versions have",
+            GROUP_PROTOCOL,
+        )
 
 
 def _sources() -> Any:

@@ -108,20 +108,20 @@ class KafkaSource(SplitSource):
         known = None if self._log is None else _spark_initial(self._log)
         if known is not None:
             return known
-        where = self._starting_positions()
+        where = self.starting_positions(self._partitions)
         initial = to_json(where)
         if self._log is not None:
             text = json.dumps(initial, separators=(",", ":"))
             self._log.storage.write(SPARK_INITIAL, b"\0v1\n" + text.encode())
         return initial
 
-    def _starting_positions(self) -> Positions:
+    def starting_positions(self, partitions: Collection[TopicPartition]) -> Positions:
         """Return where each partition begins. One left out would begin at 0, whatever the options say."""
         clock = SystemClock()
         until_ms = clock.now_ms() + int(GONE_S * 1000)
         while True:
-            where = resolve(self._kafka, self._options.starting, self._partitions, "starting")
-            missing = set(self._partitions) - set(where)
+            where = resolve(self._kafka, self._options.starting, partitions, "starting")
+            missing = set(partitions) - set(where)
             if not missing:
                 return where
             if clock.now_ms() >= until_ms:

@@ -17,7 +17,8 @@ If the reader does not want to fail, the stream goes on with the new topic. What
 4. Before the batch after that is planned, the new ids replace the old ones, and the jump goes.
 
 A stream that starts and is where the jump begins has not jumped (it died between 2 and 3), one that is
-anywhere else has (between 3 and 4). It cannot read on to where the jump began before step 4.
+anywhere else has (between 3 and 4). It cannot read on to where the jump began before step 4. Partitions that
+the stream does not read any more say nothing about it.
 """
 
 from __future__ import annotations
@@ -46,29 +47,36 @@ class TopicIds:
         (entry,) = (log.get(TOPIC_IDS) if log is not None else None) or [{}]
         self._known: Mapping[str, str] = entry.get("ids", {})
         self._jump: Mapping[str, Any] | None = entry.get("jump")
-        # As of the last look.
-        self.current: Mapping[str, str] = self._known
+        # As of the last look. A cluster leaves a topic out while nobody leads it.
+        self._found: Mapping[str, str] = {}
+
+    @property
+    def current(self) -> Mapping[str, str]:
+        """The ids of all topics as they were last seen."""
+        return {**self._known, **self._found}
 
     def look(self, topics: Collection[str]) -> None:
         """Ask for the ids of topics. Raise if one was made again, unless the reader allows that."""
         if self._log is None:
             return
-        self.current = {**self._known, **self._cluster.topic_ids(topics)}
+        self._found = self._cluster.topic_ids(topics)
         again = self._made_again()
         if again and not self._may_lose:
             raise made_again(min(again))
-        if not again and self.current != self._known:
+        if not again and self._jump is None and self.current != self._known:
             self._write(self.current, None)
 
     def _made_again(self) -> set[str]:
-        return {topic for topic, id_ in self._known.items() if self.current.get(topic, id_) != id_}
+        return {topic for topic, id_ in self._found.items() if self._known.get(topic, id_) != id_}
 
     def jumps(self, starts: Positions, partitions: Collection[TopicPartition]) -> Positions:
         """Return where a stream that is at ``starts`` goes on in topics that were made again."""
         if self._jump is not None:
             began = from_json(self._jump["from"])
-            if all(starts.get(part) == at for part, at in began.items()):
-                return from_json(self._jump["to"])
+            # A new version of the program may have left topics out meanwhile.
+            if any(starts.get(part) == at for part, at in began.items()):
+                to = from_json(self._jump["to"])
+                return {part: at for part, at in to.items() if part in starts}
             self._write(self._jump["ids"], None)  # 4
         again = self._made_again()
         if not again:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import hashlib
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -52,6 +53,19 @@ def test_unknown_fields_are_passed_over() -> None:
     record = number(1, 0) + field(4, b"a tag") + field(3, b"x") + b"\x29" + bytes(8)
     message = field(1, b"k") + field(3, record) + b"\x3d" + bytes(4) + number(9, 300)
     assert user_records(MAGIC + message + hashlib.md5(message).digest(), ALL) == [b"x"]
+
+
+def test_packed_records_are_unpacked_in_fips_mode(monkeypatch: pytest.MonkeyPatch) -> None:
+    md5 = hashlib.md5
+
+    def fips(data: bytes, usedforsecurity: bool = True) -> Any:
+        if usedforsecurity:
+            raise ValueError("[digital envelope routines] unsupported")
+        return md5(data)
+
+    data = packed([("a", b"1", None), ("b", b"2", None)])
+    monkeypatch.setattr(hashlib, "md5", fips)
+    assert user_records(data, ALL) == [b"1", b"2"]
 
 
 def test_a_record_in_the_wrong_shard_is_left_out_because_its_producer_sends_it_again() -> None:

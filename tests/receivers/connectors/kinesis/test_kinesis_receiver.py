@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pickle
 import socket
+import threading
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Any
@@ -264,7 +265,84 @@ def test_a_shard_that_has_expired_is_reported_and_its_children_are_read(
     assert_each_once_and_in_order(after, sent)
 
 
+def test_a_shard_that_was_read_to_its_end_stays_so(
+    server: KinesisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stop comes before the round that would have forgotten its reader."""
+    server.create(1)
+    server.put_numbers(10)
+    parent = server.shards()[0]["ShardId"]
+    receiver = receiver_of(server)
+    over = session.KinesisSession._on_over
+
+    def on_over(self: session.KinesisSession, reader: Any, failure: Any) -> None:
+        self._stopped.set()
+        over(self, reader, failure)
+
+    monkeypatch.setattr(session.KinesisSession, "_on_over", on_over)
+    with Supervised(receiver) as driver:
+        has(driver, 10)
+        server.split(parent)
+        wait_for(lambda: server.checkpoints(TABLE)[parent] == SHARD_END, "the end", SOON_S)
+    assert server.checkpoints(TABLE)[parent] == SHARD_END
+
+
+def test_a_stop_at_the_end_of_a_shard_forgets_nothing(
+    server: KinesisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Records that are held back are not stored by a reader that is to stop: the next run reads them."""
+    from moto.kinesis.models import kinesis_backends
+
+    server.create(1)
+    server.put_numbers(20)
+    driver = FakeDriver()
+    receiver = receiver_of(server, checkpoint_interval_s=3600.0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(session.KinesisSession, "close", lambda self, _: self._stopped.set())
+        with Supervised(receiver, driver):
+            has(driver, 20)
+    (shard,) = kinesis_backends["123456789012"]["us-east-1"].streams[STREAM].shards.values()
+    shard.records.clear()
+    late = {data for _, data in server.put_numbers(5)}
+    server.split(server.shards()[0]["ShardId"])
+    store = shard_reader.ShardReader._store
+    stops = threading.Event()
+
+    def stopped_store(self: Any, records: Any, is_last: bool = False) -> None:
+        if is_last and records:
+            stops.set()
+            self._stopped.set()
+        store(self, records, is_last)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shard_reader.ShardReader, "_store", stopped_store)
+        patch.setattr(
+            session.KinesisSession,
+            "close",
+            lambda self, _: [reader.join(SOON_S) for reader in self._readers.values()],
+        )
+        receiver = again(receiver)
+        with Supervised(receiver, driver):
+            assert stops.wait(SOON_S)
+    assert not late & set(driver.safe)
+    with Supervised(again(receiver), driver):
+        wait_for(lambda: late <= set(driver.safe), "what was held back", SOON_S)
+
+
 # -- sharing -----------------------------------------------------------------------------------
+
+
+def test_a_table_is_for_one_stream(server: KinesisServer) -> None:
+    """Shards of all streams have the same names: the positions of one would be taken for the other's."""
+    server.create(1)
+    sent = server.put_numbers(10)
+    with Supervised(receiver_of(server)) as driver:
+        has(driver, 10)
+        server.create(1, "others")
+        other = KinesisReceiver(TABLE, "others", server.url, "us-east-1")
+        with Supervised(other) as told:
+            told.wait_for_error(f"has the positions of the stream {STREAM}, not of others")
+    assert_each_once_and_in_order(driver, sent)
 
 
 def test_receivers_of_one_application_share_the_shards(server: KinesisServer) -> None:
@@ -406,8 +484,9 @@ def test_a_block_whose_answer_is_lost_is_stored_once(server: KinesisServer) -> N
     assert_each_once_and_in_order(driver, sent)
 
 
+@pytest.mark.parametrize("count", [5, 30])
 def test_nothing_is_lost_where_records_that_were_stored_have_expired(
-    server: KinesisServer,
+    server: KinesisServer, count: int
 ) -> None:
     """The driver has a block that the stream has only in part: what is new is stored all the same."""
     from moto.kinesis.models import kinesis_backends
@@ -422,7 +501,7 @@ def test_nothing_is_lost_where_records_that_were_stored_have_expired(
             has(driver, 20)
     (shard,) = kinesis_backends["123456789012"]["us-east-1"].streams[STREAM].shards.values()
     shard.records.clear()
-    late = server.put_numbers(30)
+    late = server.put_numbers(count)
     with Supervised(again(receiver), driver):
         wait_for(lambda: {d for _, d in late} <= set(driver.safe), "what is new", SOON_S)
         driver.wait_for_error("has lost records")

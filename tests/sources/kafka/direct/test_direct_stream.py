@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from tests.sources.kafka.direct.streams import (
 )
 from tests.waiting import wait_for
 from tidemill.errors import BatchError, DataLossError, OptionError, SourceError
+from tidemill.kafka.cluster import KafkaCluster
 from tidemill.kafka.group import ConsumerGroup
 from tidemill.streaming import StreamingContext, StreamingListener
 from tidemill.streaming.kafka import (
@@ -187,6 +188,25 @@ def test_where_a_stream_begins(
         stream.driver.run(1, timeout_s=300)
         assert sorted(value for value in found[0] if value) == expected, (offsets, given)
         stream.ssc.stop(stopSparkContext=False)
+
+
+def test_a_partition_that_the_cluster_forgets_for_a_moment_begins_where_it_should(
+    broker: KafkaBroker, topic: Topics, stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cluster that answers without it once, as it may while brokers come back, has no new partition."""
+    name = topic()
+    broker.send(name, texts(0, 5))
+    nothing_once: Iterator[Any] = iter([lambda cluster, parts: {}])
+    asked = KafkaCluster.latest
+    monkeypatch.setattr(
+        KafkaCluster, "latest", lambda *arguments: next(nothing_once, asked)(*arguments)
+    )
+    given = params(broker, **{"auto.offset.reset": "largest"})
+    batches = collected(KafkaUtils.createDirectStream(stream.ssc, [name], given))
+    stream.start_and_run(1)
+    broker.send(name, texts(5, 8))
+    stream.driver.run(1)
+    assert [value for batch in batches for _, value in batch] == texts(5, 8)
 
 
 def test_patterns_partitions_and_a_message_with_its_place(

@@ -54,7 +54,7 @@ def user_records(data: bytes, shard: HashKeys) -> list[bytes]:
         for record in packed:
             key_index, hash_index, payload = _record(record)
             if hash_index is None:
-                hash_key = int.from_bytes(hashlib.md5(keys[key_index]).digest(), "big")
+                hash_key = int.from_bytes(_md5(keys[key_index]), "big")
             else:
                 hash_key = int(hash_keys[hash_index])
             if hash_key not in shard:
@@ -70,9 +70,14 @@ def _message(data: bytes) -> memoryview | None:
     if not data.startswith(MAGIC) or len(data) < len(MAGIC) + DIGEST_BYTES:
         return None
     message = memoryview(data)[len(MAGIC) : -DIGEST_BYTES]
-    if hashlib.md5(message, usedforsecurity=False).digest() != data[-DIGEST_BYTES:]:
+    if _md5(message) != data[-DIGEST_BYTES:]:
         return None
     return message
+
+
+def _md5(data: bytes | memoryview) -> bytes:
+    # A machine in FIPS mode has it for such purposes only.
+    return hashlib.md5(data, usedforsecurity=False).digest()
 
 
 def _aggregated(message: memoryview) -> tuple[list[bytes], list[bytes], list[memoryview]]:

@@ -103,19 +103,21 @@ class Service:
         self._report = report
         self._lock = threading.Lock()
         self._troubles: set[str] = set()
+        self._recoveries = 0
 
     def call(self, operation: str, what: str = "", **arguments: Any) -> dict[str, Any]:
         """Call an operation. ``what`` names what it is about, such as a shard, in reports."""
         function = getattr(self.client, operation)
         pause_s = FIRST_PAUSE_S
         while True:
+            recoveries = self._recoveries
             try:
                 answer: dict[str, Any] = function(**arguments)
             except (ClientError, BotoCoreError) as error:
                 meaning = meaning_of(error)
                 if meaning not in (Meaning.THROTTLED, Meaning.AWAY):
                     raise
-                self._failed(meaning, what, error)
+                self._failed(meaning, what, error, recoveries)
                 # Different pauses, or all readers would come back at the same moment.
                 if self._stopped.wait(pause_s * random.uniform(0.5, 1.0)):
                     raise StoppedError from None
@@ -129,11 +131,12 @@ class Service:
         if self._stopped.wait(FIRST_PAUSE_S):
             raise StoppedError
 
-    def _failed(self, meaning: Meaning, what: str, error: Exception) -> None:
+    def _failed(self, meaning: Meaning, what: str, error: Exception, recoveries: int) -> None:
         # A connection is lost for all shards at once; throttled is one shard, or one table.
         key = what if meaning is Meaning.THROTTLED else "*"
         with self._lock:
-            if key in self._troubles:
+            # A call that began before another thread's was answered may still fail of the same.
+            if key in self._troubles or recoveries != self._recoveries:
                 return
             self._troubles.add(key)
         of_what = f" of {what}" if what else ""
@@ -151,6 +154,7 @@ class Service:
         with self._lock:
             recovered = self._troubles & {what, "*"}
             self._troubles -= recovered
+            self._recoveries += bool(recovered)
         if recovered:
             logger.info("%s answers again%s", self.where, f", for {what}" if what else "")
 

@@ -12,9 +12,12 @@ such tables look at this one::
     ownerSwitchesSinceCheckpoint  0
     parentShardId                 {"shardId-000000000000"}
     startTimeMs                   1700000000000        ours: where a shard begins that begins at LATEST
+    streamName                    "orders"             ours: whose shard it is
 
 ``checkpoint`` may also be TRIM_HORIZON, LATEST or AT_TIMESTAMP (nothing has been read yet) and SHARD_END
 (everything has).
+
+Shards of all streams have the same names, so a table is for one stream.
 
 Whoever changes an item says what it has to be: its counter to take it, its owner to move the checkpoint. So a
 worker that was taken for dead, and wakes up, changes nothing.
@@ -76,9 +79,10 @@ class Lease:
 class LeaseTable:
     """The table of an application. Its changes return False where another worker was faster."""
 
-    def __init__(self, service: Service, name: str) -> None:
+    def __init__(self, service: Service, name: str, stream: str) -> None:
         self._service = service
         self.name = name
+        self._stream = stream
 
     def make(self) -> None:
         """Make the table if it does not exist, and wait until it can be used."""
@@ -105,15 +109,26 @@ class LeaseTable:
             self._service.pause()
 
     def leases(self) -> dict[str, Lease]:
-        """Return all leases, by their shards."""
+        """Return all leases, by their shards. Raise if they are those of another stream."""
         found: list[Lease] = []
         arguments: dict[str, Any] = {}
         while True:
             page = self._call("scan", ConsistentRead=True, **arguments)
-            found += map(_lease, page["Items"])
+            for item in page["Items"]:
+                self._require_ours(item)
+                found.append(_lease(item))
             if not (last := page.get("LastEvaluatedKey")):
                 return {lease.shard: lease for lease in found}
             arguments = {"ExclusiveStartKey": last}
+
+    def _require_ours(self, item: dict[str, Any]) -> None:
+        # The KCL does not say whose its items are.
+        stream = item.get("streamName", {}).get("S", self._stream)
+        if stream != self._stream:
+            raise ReceiverError(
+                f"the table {self.name} of {self._service.where} has the positions of the stream {stream}, "
+                f"not of {self._stream}: each stream needs a kinesisAppName of its own"
+            )
 
     def add(self, leases: Iterable[Lease]) -> None:
         """Add leases, unless they are there already."""
@@ -124,6 +139,7 @@ class LeaseTable:
                 "ownerSwitchesSinceCheckpoint": {"N": "0"},
                 "checkpoint": {"S": lease.position.sequence},
                 "checkpointSubSequenceNumber": {"N": "0"},
+                "streamName": {"S": self._stream},
             }
             if lease.parents:
                 item["parentShardId"] = {"SS": list(lease.parents)}  # type: ignore[dict-item]

@@ -65,7 +65,7 @@ class KinesisSession:
         self._wake = threading.Event()
         self._owner = f"{receiver.worker}:{uuid.uuid4().hex}"
         self._kinesis, dynamo = make_services(receiver, self._stopped)
-        self._table = LeaseTable(dynamo, receiver.app_name)
+        self._table = LeaseTable(dynamo, receiver.app_name, receiver.stream)
         self._dynamo = dynamo
         self._shards: dict[str, Shard] = {}
         self._looked_ms: int | None = None

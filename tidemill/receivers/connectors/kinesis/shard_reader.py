@@ -157,7 +157,9 @@ class ShardReader:
         while not self._must_end():
             if iterator is None:
                 self._store(self._in_doubt, is_last=True)
-                self._checkpoint(Position(SHARD_END))  # 4
+                if not self._must_end():
+                    self._safe = Position(SHARD_END)
+                    self.checkpoint()  # 4
                 return
             try:
                 answer = self._kinesis.call(  # 1
@@ -172,7 +174,9 @@ class ShardReader:
             found = self._records(answer["Records"])
             if found:
                 self._fetched = found[-1].position
-            self._store([*self._in_doubt, *found])
+            # What the driver has, and does not come up to the end, has expired.
+            is_last = not found and answer.get("MillisBehindLatest") == 0
+            self._store([*self._in_doubt, *found], is_last)
             iterator = answer.get("NextShardIterator")
             if self._is_due():
                 self.checkpoint()

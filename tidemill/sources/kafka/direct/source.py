@@ -39,7 +39,6 @@ from tidemill.sources.kafka.direct.group import GroupCommits
 from tidemill.sources.kafka.direct.limits import PartitionLimits
 from tidemill.sources.kafka.direct.rdd import Decoders, KafkaRDD, RangeTask
 from tidemill.sources.kafka.options import KafkaReadOptions, Place, Subscription
-from tidemill.sources.kafka.places import resolve
 from tidemill.sources.kafka.shares import PartitionRange, split
 from tidemill.sources.kafka.source import KafkaSource
 
@@ -153,9 +152,8 @@ class KafkaDirectSource(RecordSource):
                 known |= group.committed([part for part in partitions if part not in known])
             finally:
                 group.close()
-        options = self._stream.read_options(self._client, self._patience_s)
         rest = [part for part in partitions if part not in known]
-        return to_json(known | resolve(self._source.cluster, options.starting, rest, "starting"))
+        return to_json(known | self._source.starting_positions(rest))
 
     def latest_offset(self, start: Offset, limit: AdmissionLimit, time_ms: int) -> Offset:
         starts = self._still_read(from_json(start))
