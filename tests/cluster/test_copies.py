@@ -8,11 +8,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.cluster.standalone import StandaloneCluster
 
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.only_in("test-cluster")
 def test_a_copy_on_another_executor_is_enough(cluster: StandaloneCluster, tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "tests.cluster.copies", cluster.master, str(tmp_path)],

@@ -93,6 +93,7 @@ def both(
     return theirs, results_of("tidemill.streaming", sc, directory)
 
 
+@pytest.mark.only_in("test-long")  # tests/streaming/comparison has most of them, in other programs
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_same_results(both: tuple[Any, Any], name: str) -> None:
     theirs, ours = both

@@ -107,7 +107,7 @@ CASES = [
     Case("tumbling, complete", lambda df: windows(df, "5 minutes"), "complete", always=False),
     Case("sliding, append", lambda df: windows(df, "10 minutes", "4 minutes"), "append",
          always=False),
-    Case("sliding, update", lambda df: windows(df, "10 minutes", "4 minutes"), "update"),
+    Case("sliding, update", lambda df: windows(df, "10 minutes", "4 minutes"), "update", always=False),
     Case("a start of its own, in another zone", lambda df: windows(df, "1 day", "1 day", "90 minutes"),
          "update", settings={ZONE: "Asia/Kathmandu"}),
     Case("without batches without data", lambda df: windows(df, "5 minutes"), "append",
@@ -129,7 +129,8 @@ CASES = [
     Case("dropDuplicatesWithinWatermark of whole rows", lambda df: df.withWatermark("t", "10 minutes")
          .dropDuplicatesWithinWatermark(), "append", always=False),
     Case("dropDuplicates, then windows", lambda df: df.withWatermark("t", "10 minutes")
-         .dropDuplicates(["t", "k"]).groupBy(F.window("t", "5 minutes")).count(), "append"),
+         .dropDuplicates(["t", "k"]).groupBy(F.window("t", "5 minutes")).count(), "append",
+         always=False),
     Case("windows, then dropDuplicates", lambda df: windows(df, "5 minutes")
          .dropDuplicates(["window", "n"]).select("window", "n"), "append", always=False),
     Case("both sides of a union", both_deduplicated, "append", TWO_STEPS),
