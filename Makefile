@@ -32,7 +32,7 @@ unit: java mosquitto get-kafka postgresql
 
 test-long: java
 	@TIDEMILL_LONG=1 $(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder tests/sql \
-		tests/streaming/comparison tests/streaming/test_parity.py
+		tests/spark/compiler tests/streaming/comparison tests/streaming/test_parity.py
 
 test-faults: java get-kafka postgresql
 	@TIDEMILL_ALL_FAULTS=1 $(PY) -m pytest tests/faults tests/receivers/connectors/test_http_kills.py \

@@ -50,6 +50,7 @@ LONG_FILES = (
     "tests/sql/execution/test_watermarks.py",
     "tests/sql/comparison/",
     "tests/streaming/comparison/",
+    "tests/spark/compiler/test_generated_queries.py",
     "tests/spark/compiler/test_stream_equals_batch.py",
     "tests/state/test_on_spark.py",
     "tests/sql/",
