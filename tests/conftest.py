@@ -5,6 +5,7 @@ import logging
 import os
 import signal
 from collections.abc import Callable, Iterator
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -43,7 +44,6 @@ use_archive()
 LONG_FILES = (
     "tests/test_examples.py",
     "tests/faults/",
-    "tests/kafka/faults/",
     "tests/test_pages.py",
     "tests/streaming/test_shutdown.py",
     "tests/cluster/",
@@ -55,6 +55,15 @@ LONG_FILES = (
     "tests/state/test_on_spark.py",
     "tests/sql/",
     "tests/streaming/",
+)
+
+# Files that wait more than they work: for a broker that starts or stays away, for sockets and leases. They go
+# between the others, so that a core has something to do meanwhile.
+WAITING_FILES = (
+    "tests/kafka/",
+    "tests/receivers/connectors/",
+    "tests/sinks/kafka/",
+    "tests/sources/kafka/",
 )
 
 
@@ -81,6 +90,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return next((n for n, file in places if item.nodeid.startswith(file)), len(LONG_FILES))
 
     items.sort(key=place)
+    waiting = [item for item in items if item.nodeid.startswith(WAITING_FILES)]
+    working = [item for item in items if not item.nodeid.startswith(WAITING_FILES)]
+    items[:] = between(working, waiting)
+
+
+def between(working: list[pytest.Item], waiting: list[pytest.Item]) -> list[pytest.Item]:
+    """Put a file that waits after every other file that works, from the first ones on: these are long."""
+    working_files = [list(tests) for _, tests in groupby(working, file_of)]
+    waiting_files = [list(tests) for _, tests in groupby(waiting, file_of)]
+    places = [(float(number), tests) for number, tests in enumerate(working_files)]
+    places += [(2 * number + 1.5, tests) for number, tests in enumerate(waiting_files)]
+    return [item for _, tests in sorted(places, key=lambda place: place[0]) for item in tests]
+
+
+def file_of(item: pytest.Item) -> str:
+    return item.nodeid.partition("::")[0]
 
 
 # A background job of a shell ignores Ctrl-C, and the programs that tests start would inherit that.
