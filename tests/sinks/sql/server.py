@@ -36,9 +36,10 @@ class Server:
         self.port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
         self._databases = 0
-        # The server refuses to run as root.
-        self._as_user = ["runuser", "-u", "postgres", "--"] if os.getuid() == 0 else []
-        if self._as_user:
+        # The server refuses to run as root. Not by runuser, which stands still when its child is stopped.
+        self._as_user: dict[str, Any] = {}
+        if os.getuid() == 0:
+            self._as_user = {"user": "postgres", "group": "postgres", "extra_groups": []}
             shutil.chown(self._folder, "postgres")
         secret = self._folder / "secret"
         secret.write_text(PASSWORD)
@@ -49,8 +50,8 @@ class Server:
         )
 
     def _run(self, program: str, *arguments: str) -> None:
-        command = [*self._as_user, str(programs() / program), *arguments]
-        subprocess.run(command, check=True, capture_output=True, cwd="/")
+        command = [str(programs() / program), *arguments]
+        subprocess.run(command, check=True, capture_output=True, cwd="/", **self._as_user)
 
     def start(self) -> Server:
         settings = {
@@ -62,16 +63,11 @@ class Server:
         options = [f"--{name.replace('_', '-')}={value}" for name, value in settings.items()]
         with open(self._folder / "log", "ab") as log:
             self._process = subprocess.Popen(
-                [
-                    *self._as_user,
-                    str(programs() / "postgres"),
-                    "-D",
-                    str(self._folder / "data"),
-                    *options,
-                ],
+                [str(programs() / "postgres"), "-D", str(self._folder / "data"), *options],
                 stdout=log,
                 stderr=log,
                 cwd="/",
+                **self._as_user,
             )
         wait_for(self._answers, "the PostgreSQL server")
         return self
@@ -108,23 +104,19 @@ class Server:
         One that serves a connection outlives the first process for a moment, and commits in it.
         """
         assert self._process is not None
-        first = self._first_process()
+        first = self._process.pid
         os.kill(first, signal.SIGSTOP)  # it starts no other process from now on
-        killed = [*_children(first), first]
-        for pid in killed:
+        children = _children(first)
+        for pid in (*children, first):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        wait_for(lambda: not any(map(started_at, killed)), "the end of the PostgreSQL server")
         self._process.wait()
+        wait_for(lambda: not any(map(started_at, children)), "the end of the PostgreSQL server")
         (self._folder / "data" / "postmaster.pid").unlink(missing_ok=True)
-
-    def _first_process(self) -> int:
-        """Return the server's own process, which is not the one that has changed the user."""
-        return int((self._folder / "data" / "postmaster.pid").read_text().split()[0])
 
     def close(self) -> None:
         if self._process is not None and self._process.poll() is None:
-            os.kill(self._first_process(), signal.SIGINT)
+            self._process.send_signal(signal.SIGINT)
             self._process.wait()
         shutil.rmtree(self._folder, ignore_errors=True)
 
