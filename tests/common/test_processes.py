@@ -11,8 +11,10 @@ from tidemill.common.processes import ancestors_of, command_of, is_alive, parent
 
 
 def test_a_child_is_known_by_its_parent_command_and_start_time() -> None:
-    command = [sys.executable, "-c", "import sys; sys.stdin.read()"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE) as child:
+    command = [sys.executable, "-c", "import sys; print(flush=True); sys.stdin.read()"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        child.stdout.readline()  # the kernel shows no command for a moment before it begins
         assert is_alive(child.pid)
         assert parent_of(child.pid) == os.getpid()
         assert next(ancestors_of(child.pid))[0] == os.getpid()
