@@ -38,7 +38,7 @@ test-faults: java get-kafka postgresql
 	@TIDEMILL_ALL_FAULTS=1 $(PY) -m pytest tests/faults tests/receivers/connectors/test_http_kills.py \
 		tests/sources/kafka/faults tests/kafka/faults tests/sinks/kafka tests/sinks/sql
 
-test-cluster: java
+test-cluster: java get-kafka
 	@TIDEMILL_CLUSTER_ROUNDS=10 $(PY) -m pytest tests/cluster tests/state/test_on_spark.py
 
 bench: java

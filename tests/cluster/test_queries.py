@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.cluster.killed_program import on_cluster
 from tests.cluster.standalone import StandaloneCluster
 from tests.faults.harness import Planned
 from tests.faults.queries import QueryProgram, check
@@ -27,14 +28,6 @@ IN_TASKS = {
     "state.before-snapshot": 2,
 }
 IN_DRIVER = ["batch.after-offsets", "batch.before-run", "sink.moved", "batch.before-commit"]
-
-
-class ClusterProgram(QueryProgram):
-    module = "tests.cluster.query_program"
-
-    def __init__(self, folder: Path, spark: SparkSession, cluster: StandaloneCluster) -> None:
-        super().__init__(folder, spark, STEPS)
-        self.arguments = [cluster.master]
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +59,8 @@ def test_executors_a_disk_and_the_driver_are_lost(
     spark: SparkSession,
     round_: int,
 ) -> None:
-    program = ClusterProgram(tmp_path / "run", spark, cluster)
+    program = QueryProgram(tmp_path / "run", spark, STEPS)
+    on_cluster(program, cluster)
     losing = threading.Thread(target=lose_a_worker, args=(cluster, program, round_ % 2))
     losing.start()
     outcome = program.run(plan_of(round_), quiet.rows())

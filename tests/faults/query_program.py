@@ -169,11 +169,13 @@ def make_limits_small() -> None:
 
 def main(
     folder_name: str,
-    steps: int,
+    last_step: str,
     master: str = "local[2,3]",
+    *,
     more: dict[str, Any] | None = None,
 ) -> None:
     make_limits_small()
+    steps = int(last_step)
     folder = Path(folder_name)
     for name in ("incoming", "counts", "state", "checkpoints"):
         (folder / name).mkdir(parents=True, exist_ok=True)
@@ -200,4 +202,4 @@ def main(
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), *sys.argv[3:])
+    main(*sys.argv[1:])

@@ -1,6 +1,6 @@
 """A stream of numbers from Kafka that is killed: into state, and into a file for each batch.
 
-    python -m tests.kafka.faults.program <folder> <total> <direct or receivers> <address> <topic>
+    python -m tests.kafka.faults.program <folder> <total> <direct or receivers> <address> <topic> [<master>]
 
 It ends when its files have ``total`` numbers.
 """
@@ -76,16 +76,26 @@ def build(spark_context: Any, clock: Any, folder: str, kind: str, address: str, 
     return ssc
 
 
-def main(folder: str, total: str, kind: str, address: str, topic: str) -> None:
+def main(
+    folder: str,
+    total: str,
+    kind: str,
+    address: str,
+    topic: str,
+    master: str = "local[4]",
+    *,
+    more: dict[str, Any] | None = None,
+) -> None:
     durable.KEEP = 3
     operators.SNAPSHOT_EVERY = 2
     os.makedirs(os.path.join(folder, "out"), exist_ok=True)
     config = {
+        **(more or {}),
         "spark.ui.enabled": False,
         "spark.streaming.kafka.maxRatePerPartition": 10,
         "spark.streaming.gracefulStopTimeout": "300s",
     }
-    spark = tidemill.session("kafka", master="local[4]", config=config, quiet=True)
+    spark = tidemill.session("kafka", master=master, config=config, quiet=True)
     clock = ManualClock() if kind == "direct" else None
     ssc = StreamingContext.getOrCreate(
         os.path.join(folder, "checkpoint"),

@@ -1,12 +1,13 @@
 """A query from Kafka to Kafka, exactly once, that is killed: it ends when it has copied what was there.
 
-python -m tests.sinks.kafka.copy_program <folder> <batches> <address> <from> <to> <tasks>
+python -m tests.sinks.kafka.copy_program <folder> <batches> <address> <from> <to> <tasks> [<master>]
 """
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import functions as F
 
@@ -23,12 +24,22 @@ def passing(value):  # type: ignore[no-untyped-def]  # Spark would ask the types
     return value
 
 
-def main(folder: str, batches: int, address: str, source: str, target: str, tasks: int) -> None:
+def main(
+    folder: str,
+    batches: str,
+    address: str,
+    source: str,
+    target: str,
+    tasks: str,
+    master: str = "local[2,3]",
+    *,
+    more: dict[str, Any] | None = None,
+) -> None:
     assert batches
     spark = tidemill.session(
         "kafka faults",
-        master="local[2,3]",
-        config={"spark.ui.enabled": False, "spark.sql.shuffle.partitions": 2},
+        master=master,
+        config={**(more or {}), "spark.ui.enabled": False, "spark.sql.shuffle.partitions": 2},
         quiet=True,
     )
     servers = {"kafka.bootstrap.servers": address}
@@ -58,4 +69,4 @@ def main(folder: str, batches: int, address: str, source: str, target: str, task
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:2], int(sys.argv[2]), *sys.argv[3:6], int(sys.argv[6]))  # type: ignore[misc]
+    main(*sys.argv[1:])
