@@ -28,7 +28,7 @@ from confluent_kafka import (
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec
 
-from tests.ports import free_port
+from tests.ports import free_ports
 from tests.waiting import wait_for
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "tidemill"
@@ -52,12 +52,12 @@ class KafkaBroker:
 
     def __init__(self, folder: Path, settings: Mapping[str, str] | None = None) -> None:
         self._folder = folder
-        self._port, self._controller_port = free_port(), free_port()
+        self._port, self._controller_port, secure_port = free_ports(3)
         self._settings = dict(settings or {})
         self._process: subprocess.Popen[bytes] | None = None
         self._admin: AdminClient | None = None
         self.address = f"127.0.0.1:{self._port}"
-        self.secure_address = f"127.0.0.1:{free_port()}"
+        self.secure_address = f"127.0.0.1:{secure_port}"
         """A listener that asks for a user and a password: :data:`USER` and :data:`PASSWORD`."""
         self.log = folder / "broker.log"
         self.data = folder / "data"
