@@ -38,7 +38,10 @@ class JavaNames:
 
 
 def java_names(spark_context: SparkContext | type[SparkContext] | None = None) -> Any:
-    """Return the root of all names in the JVM of a Spark context, which all contexts of a process share."""
+    """Return the root of all names in the JVM of a Spark context, which all contexts of a process share.
+
+    There must have been a context: before the first one a process has no JVM.
+    """
     gateway: Any = (spark_context or SparkContext)._gateway
     if gateway not in _KNOWN:
         _KNOWN[gateway] = JavaNames(gateway._gateway_client)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from pyspark import SparkContext
 from pyspark.errors import (
     ArithmeticException,
     PySparkException,
@@ -46,6 +47,12 @@ def test_the_cause_is_what_went_wrong_in_the_job(spark: SparkSession) -> None:
     cause = captured(in_batch(error_of(spark, "fail_in_python(id)")))
     assert isinstance(cause, PythonException)
     assert condition_of(in_batch(cause)) == "PYTHON_EXCEPTION"
+
+
+def test_without_a_jvm_nothing_is_known_of_a_condition(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the first session, a bad option raises an error that can be asked for its state."""
+    monkeypatch.setattr(SparkContext, "_gateway", None)
+    assert sql_state_of("DIVIDE_BY_ZERO") is None
 
 
 def test_an_error_of_python_comes_with_its_text_and_trace_and_without_a_condition(

@@ -29,9 +29,9 @@ _SINKS_OF_REAL_TIME = ("console", "foreach", "kafka")
 
 def sql_state_of(condition: str) -> str | None:
     """Return the SQLSTATE of one of Spark's conditions; None without a JVM, or if Spark has none for it."""
-    jvm = java_names(SparkContext)
-    if jvm is None:
+    if SparkContext._gateway is None:
         return None
+    jvm = java_names(SparkContext)
     try:
         state = jvm.org.apache.spark.SparkThrowableHelper.getSqlState(condition)
     except Exception:  # the JVM has gone away, or does not know the condition
