@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient
 
 from tidemill.kafka.clients.errors import ConnectionErrors, made
 from tidemill.kafka.clients.options import BOOTSTRAP_SERVERS
-from tidemill.kafka.cluster import admin_settings
+from tidemill.kafka.cluster import KafkaCluster, admin_settings
 
 logger = logging.getLogger(__name__)
 
@@ -25,9 +25,10 @@ LOOK_EVERY_S = 2.0
 ANSWER_S = 4.0
 
 
-def broker_of(watch: BrokerWatch | None, servers: str) -> str | None:
-    """Return what tasks wait for, as ``query.status`` says it."""
-    reason = None if watch is None else watch.waits_because
+def broker_of(servers: str, *those: KafkaCluster | BrokerWatch | None) -> str | None:
+    """Return what the first of those waits for that waits, as ``query.status`` says it."""
+    reasons = (each.waits_because for each in those if each is not None)
+    reason = next((reason for reason in reasons if reason is not None), None)
     return None if reason is None else f"the broker at {servers} ({reason})"
 
 

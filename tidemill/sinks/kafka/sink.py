@@ -80,7 +80,7 @@ class KafkaSink(Sink):
         pass
 
     def waiting_for(self) -> str | None:
-        return broker_of(self._watch, self._options.servers)
+        return broker_of(self._options.servers, self._watch)
 
     def stop(self) -> None:
         if self._watch is not None:
@@ -224,7 +224,7 @@ class ExactlyOnceKafkaSink(Sink):
         self._idle_since_ms = None
 
     def waiting_for(self) -> str | None:
-        return broker_of(self._watch, self._options.servers)
+        return broker_of(self._options.servers, self._watch)
 
     def idle(self, time_ms: int) -> None:
         """Renew the markers of a query that has long had nothing to do."""

@@ -27,12 +27,13 @@ from tidemill.checkpoint.source_log import SourceLog
 from tidemill.common.clock import SystemClock
 from tidemill.common.options import Options
 from tidemill.errors import DamagedCheckpointError, DataLossError, SourceError
+from tidemill.kafka.clients.options import BOOTSTRAP_SERVERS
 from tidemill.kafka.cluster import KafkaCluster
 from tidemill.kafka.consumers import GONE_S, PAUSE_MS, require_valid
 from tidemill.kafka.partitions import Positions, TopicPartition, described, from_json, to_json
 from tidemill.kafka.records import RangeReader, data_loss, not_read_any_more, schema
 from tidemill.kafka.skips import Skips, new_skips, take_skips
-from tidemill.kafka.watch import BrokerWatch
+from tidemill.kafka.watch import BrokerWatch, broker_of
 from tidemill.sources.kafka.lag import LagMeter
 from tidemill.sources.kafka.options import OWNER, KafkaReadOptions
 from tidemill.sources.kafka.places import all_subscribed, resolve, subscribed
@@ -267,7 +268,7 @@ class KafkaSource(SplitSource):
 
     def topic_id(self, topic: str) -> str:
         """Return the id of a topic as of the last look; nothing where it is not known."""
-        return "" if self._cluster is None else self._topic_ids.current.get(topic, "")
+        return "" if self._cluster is None else self._topic_ids.of(topic)
 
     def processed(self, end: Offset) -> None:
         self._tasks_have_read()
@@ -284,10 +285,7 @@ class KafkaSource(SplitSource):
         return found
 
     def waiting_for(self) -> str | None:
-        for each in (self._cluster, self._watch):
-            if each is not None and (reason := each.waits_because) is not None:
-                return f"the broker at {self._options.client['bootstrap.servers']} ({reason})"
-        return None
+        return broker_of(self._options.client[BOOTSTRAP_SERVERS], self._cluster, self._watch)
 
     def split_reader(self) -> SplitReader:
         names = self._schema.names

@@ -50,9 +50,11 @@ class TopicIds:
         # As of the last look. A cluster leaves a topic out while nobody leads it.
         self._found: Mapping[str, str] = {}
 
-    @property
-    def current(self) -> Mapping[str, str]:
-        """The ids of all topics as they were last seen."""
+    def of(self, topic: str) -> str:
+        """Return the id of a topic as it was last seen; nothing where it is not known."""
+        return self._found.get(topic) or self._known.get(topic, "")
+
+    def _current(self) -> dict[str, str]:
         return {**self._known, **self._found}
 
     def look(self, topics: Collection[str]) -> None:
@@ -63,8 +65,8 @@ class TopicIds:
         again = self._made_again()
         if again and not self._may_lose:
             raise made_again(min(again))
-        if not again and self._jump is None and self.current != self._known:
-            self._write(self.current, None)
+        if not again and self._jump is None and self._current() != self._known:
+            self._write(self._current(), None)
 
     def _made_again(self) -> set[str]:
         return {topic for topic, id_ in self._found.items() if self._known.get(topic, id_) != id_}
@@ -89,12 +91,12 @@ class TopicIds:
             raise made_again(min(missing).topic)
         to = {part: at for part, at in to.items() if starts[part] != at}
         if not to:
-            self._write(self.current, None)
+            self._write(self._current(), None)
             return {}
         jump = {
             "from": to_json({part: starts[part] for part in to}),
             "to": to_json(to),
-            "ids": dict(self.current),
+            "ids": self._current(),
         }
         self._write(self._known, jump)  # 2
         return to
