@@ -15,9 +15,8 @@ from tidemill.errors import FailureReport, TidemillError
 ExceptHook = Callable[[type[BaseException], BaseException, TracebackType | None], object]
 
 _STANDARD_LIBRARY = sysconfig.get_paths()["stdlib"] + os.sep
-_INSTALLED = os.path.join(
-    _STANDARD_LIBRARY, "site-packages", ""
-)  # where Python is not a virtual one
+# Below it where Python is not that of a virtual environment.
+_INSTALLED = os.path.join(_STANDARD_LIBRARY, "site-packages", "")
 
 _is_plumbing: Callable[[str], bool] | None = None
 

@@ -43,7 +43,7 @@ class Catalyst:
         self.logical = spark_sql.catalyst.plans.logical
         self.expressions = spark_sql.catalyst.expressions
         self.execution = spark_sql.execution
-        # Looking a name up takes a call for each of its parts.
+        # Looking an object up takes three calls.
         self._modules: dict[str, Any] = {}
         self._patterns: dict[str, Any] = {}
         self._cache = self.jsession.sharedState().cacheManager()
@@ -53,7 +53,7 @@ class Catalyst:
         self._clear_active_session = sessions.clearActiveSession
         self._types = jvm.py4j.reflection.TypeUtil
         self._nil = self.module("scala.collection.immutable.Nil")
-        self.none = getattr(jvm.scala, "None$").__getattr__("MODULE$")
+        self.none = self.module("scala.None")
 
     def module(self, name: str) -> Any:
         """Return the Scala object of that full name."""

@@ -190,9 +190,8 @@ def _blocks(text: str) -> list[Block]:
         if line in _JOINTS:
             joint = line
         elif _IS_PART.match(line):
-            blocks.append(
-                Block(line)
-            )  # of an exception that was not raised, there is only the message
+            # Of an exception that was not raised, there is only the message.
+            blocks.append(Block(line))
         elif line == HEADER:
             if block.frames or block.message:
                 blocks.append(Block(joint))

@@ -141,9 +141,8 @@ class StreamStart:
                     self._refuse_used_directory(self._durable)
                 self._graph.stream_id = self._durable.log.stream_id()
                 self._prepare_rdd_checkpoints(self._durable, directory)
-                self._forget_new_operators(
-                    self._durable
-                )  # of an upgrade that was killed before its 4
+                # Of an upgrade that was killed before its 4.
+                self._forget_new_operators(self._durable)
             elif self._graph.stateful:
                 self._durable = self._open_for_this_run()
             if receiver_sources(self._graph):

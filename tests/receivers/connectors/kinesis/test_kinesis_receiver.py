@@ -287,10 +287,8 @@ def test_a_shard_that_was_read_to_its_end_stays_so(
     assert server.checkpoints(TABLE)[parent] == SHARD_END
 
 
-def test_a_stop_at_the_end_of_a_shard_forgets_nothing(
-    server: KinesisServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Records that are held back are not stored by a reader that is to stop: the next run reads them."""
+def stored_and_expired(server: KinesisServer) -> tuple[FakeDriver, KinesisReceiver]:
+    """Let a receiver store 20 records and die before it saves its position; then the stream drops them."""
     from moto.kinesis.models import kinesis_backends
 
     server.create(1)
@@ -303,6 +301,14 @@ def test_a_stop_at_the_end_of_a_shard_forgets_nothing(
             has(driver, 20)
     (shard,) = kinesis_backends["123456789012"]["us-east-1"].streams[STREAM].shards.values()
     shard.records.clear()
+    return driver, receiver
+
+
+def test_a_stop_at_the_end_of_a_shard_forgets_nothing(
+    server: KinesisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Records that are held back are not stored by a reader that is to stop: the next run reads them."""
+    driver, receiver = stored_and_expired(server)
     late = {data for _, data in server.put_numbers(5)}
     server.split(server.shards()[0]["ShardId"])
     store = shard_reader.ShardReader._store
@@ -489,18 +495,7 @@ def test_nothing_is_lost_where_records_that_were_stored_have_expired(
     server: KinesisServer, count: int
 ) -> None:
     """The driver has a block that the stream has only in part: what is new is stored all the same."""
-    from moto.kinesis.models import kinesis_backends
-
-    server.create(1)
-    server.put_numbers(20)
-    driver = FakeDriver()
-    receiver = receiver_of(server, checkpoint_interval_s=3600.0)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(session.KinesisSession, "close", lambda self, _: self._stopped.set())
-        with Supervised(receiver, driver):
-            has(driver, 20)
-    (shard,) = kinesis_backends["123456789012"]["us-east-1"].streams[STREAM].shards.values()
-    shard.records.clear()
+    driver, receiver = stored_and_expired(server)
     late = server.put_numbers(count)
     with Supervised(again(receiver), driver):
         wait_for(lambda: {d for _, d in late} <= set(driver.safe), "what is new", SOON_S)
